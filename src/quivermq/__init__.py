@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         DeadLetter,
         DelayedInfo,
         Delivery,
+        GrantInfo,
         GroupInfo,
         GroupPartitionInfo,
         LeasedMessage,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         Subscription,
         TopicInfo,
         UpgradeInfo,
+        UserInfo,
         connect,
     )
 
@@ -83,6 +85,7 @@ __all__ = [
     "Delivery",
     "Fenced",
     "Forbidden",
+    "GrantInfo",
     "GroupInfo",
     "GroupPartitionInfo",
     "InvalidRequest",
@@ -121,6 +124,7 @@ __all__ = [
     "UnknownError",
     "UnsupportedFormat",
     "UpgradeInfo",
+    "UserInfo",
     "aio",
     "connect",
     "spark",

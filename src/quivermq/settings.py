@@ -2,7 +2,15 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    model_validator,
+)
 
 from quivermq.addresses import split_address
 from quivermq.errors import InvalidRequest
@@ -89,6 +97,23 @@ class BrokerSettings(BaseModel):
     tls_reload_ms: int = Field(
         2_000, ge=10, description="How often these files are looked at: changed ones are loaded."
     )
+    users: bool = Field(False, description="Clients need a token, and may do what it is granted.")
+    insecure: bool = Field(
+        False, description="Listen for other machines though everyone there may do anything."
+    )
+    cluster_secret: SecretStr = Field(
+        SecretStr(""), description="By this the brokers of a cluster know each other; on each."
+    )
+    cluster_secret_file: str = Field("", description="A file with the secret, instead of it.")
+    user_connections_max: int = Field(
+        0, ge=0, description="Connections of one user to this broker; 0: no limit."
+    )
+    user_requests_per_second: int = Field(
+        0, ge=0, description="Requests of one user to this broker; 0: no limit."
+    )
+    user_bytes_per_second: int = Field(
+        0, ge=0, description="Bytes that one user sends to and gets from it; 0: no limit."
+    )
 
     fsync: Fsync = Field("always", description="When a write counts as stored.")
     fsync_interval_ms: int = Field(100, ge=1, description="How often `fsync = interval` syncs.")
@@ -146,4 +171,10 @@ class BrokerSettings(BaseModel):
             raise ValueError(f"peers names node {self.node_id} itself: name only the others")
         if self.peers and self.join:
             raise ValueError("peers founds a cluster and join enters one: set only one of them")
+        has_secret = self.cluster_secret.get_secret_value() or self.cluster_secret_file
+        if self.users and (self.peers or self.join) and not has_secret:
+            raise ValueError(
+                "users in a cluster of several brokers need a cluster_secret, the same on each, "
+                "or anyone could pose as a broker"
+            )
         return self

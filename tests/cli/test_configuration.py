@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from quivermq.cli import configuration
 from quivermq.cli.errors import UsageError
@@ -49,17 +50,22 @@ def test_every_setting_can_be_set_by_flag_variable_and_file(
     value = _another_value(name)
     text = _as_text(value)
     by_flag = configuration.load({name: text})
-    assert (getattr(by_flag.settings, name), by_flag.sources[name]) == (value, _flag(name))
+    assert (_plain(by_flag.settings, name), by_flag.sources[name]) == (value, _flag(name))
 
     file = tmp_path / "other.toml"
     file.write_text(f"{name} = {_as_toml(value)}\n")
     by_file = configuration.load({}, file)
-    assert (getattr(by_file.settings, name), by_file.sources[name]) == (value, str(file))
+    assert (_plain(by_file.settings, name), by_file.sources[name]) == (value, str(file))
 
     monkeypatch.setenv(f"QUIVER_{name.upper()}", text)
     by_variable = configuration.load({})
-    assert getattr(by_variable.settings, name) == value
+    assert _plain(by_variable.settings, name) == value
     assert by_variable.sources[name] == f"QUIVER_{name.upper()}"
+
+
+def _plain(settings: BrokerSettings, name: str) -> Any:
+    found = getattr(settings, name)
+    return found.get_secret_value() if isinstance(found, SecretStr) else found
 
 
 def test_every_setting_has_a_flag() -> None:

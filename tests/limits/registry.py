@@ -33,10 +33,12 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "cluster/features.py:FEATURE_LEVEL_MAX", "cluster/records.py:COUNT_MAX",
         "cluster/records.py:MEMBER_MAX", "cluster/records.py:NODE_MAX",
         "cluster/records.py:level_max", "cluster/sticky.py:_NUMBER_MAX",
+        "cluster/users.py:_TIME_MAX",
         "log/settings.py:FILE_BYTES_MAX", "node/handlers/sticky.py:_MEMBER_MAX",
         "queue/lease_manager.py:_LEASE_MAX", "wire/packets.py:LENGTH_MAX",
     ),
     "a time, not a size": (
+        "node/handlers/users.py:_EXPIRES_MS_MAX",
         "node/delivery/dispatcher.py:_ALARM_S_MAX", "node/clock.py:DIFFERENCE_MS_MAX",
         "node/handlers/poll.py:_WAIT_MS_MAX", "node/sticky_coordinator.py:BEAT_MS_MAX",
         "node/sticky_coordinator.py:_GATHER_S_MAX", "node/sticky_coordinator.py:_LAPSE_S_MAX",
@@ -47,9 +49,20 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "queue/lease_manager.py:VISIBILITY_MS_MAX", "queue/priority_index.py:CLOCK_ERROR_MS_MAX",
     ),
     "the length of one text, checked when it comes in: no state is full of it": (
+        "node/access_control.py:_TOKEN_CHARACTERS_MAX", "node/audit_log.py:_DETAIL_CHARACTERS_MAX",
         "names.py:NAME_CHARACTERS_MAX", "cluster/records.py:TEXT_CHARACTERS_MAX",
         "cluster/sticky.py:MEMBER_NAME_CHARACTERS_MAX", "cluster/sticky.py:_TEXT_CHARACTERS_MAX",
         "node/delivery/dispatcher.py:_NAME_CHARACTERS_MAX", "wire/errors.py:MESSAGE_CHARACTERS_MAX",
+    ),
+    "users and what each may do, by admins: tests/cluster/test_user_records.py": (
+        "cluster/users.py:GRANTS_MAX", "cluster/users.py:USERS_MAX",
+    ),
+    "the share of one user: tests/transports/test_users.py": ("settings.py:user_connections_max",),
+    "remembered decisions, made again past it: tests/node/test_permissions.py": (
+        "node/callers.py:_DECISIONS_MAX",
+    ),
+    "records that wait; past it they are counted: tests/node/test_audit_log.py": (
+        "node/audit_log.py:RECORDS_MAX",
     ),
     "as many as a message for people names": (
         "cluster/upgrading.py:_NAMED_MAX", "node/broker.py:_NAMED_MAX",

@@ -29,7 +29,9 @@ def test_everywhere_is_no_place_to_connect_to(
 async def test_clients_and_brokers_of_one_that_listens_everywhere_hear_of_a_place(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path, listen="0.0.0.0:0", peer_listen="0.0.0.0:0") as server:
+    async with serving(
+        tmp_path, listen="0.0.0.0:0", peer_listen="0.0.0.0:0", insecure=True
+    ) as server:
         talker = await Talker.by_socket(server)
         answer = await talker.ask(proto.Request(id=5, map=proto.MapQuery()))
         (broker,) = answer.map.brokers

@@ -260,8 +260,30 @@ def of_operating() -> dict[str, list[Worst]]:
     }
 
 
+def of_users() -> dict[str, list[Worst]]:
+    grant, name = proto.Grant(action="consume", topic=LONG), proto.Grant(action=LONG)
+    wrong = ["InvalidRequest", "TooLarge"]
+    return {
+        "prove": [],
+        "add_user": [
+            Worst(proto.Request(add_user=proto.AddUser(name=LONG)), wrong),
+            Worst(proto.Request(add_user=proto.AddUser(name="bob"))),
+        ],
+        "grant_user": [
+            Worst(proto.Request(grant_user=proto.GrantUser(name="bob", grant=grant)), wrong),
+            Worst(proto.Request(grant_user=proto.GrantUser(name="bob", grant=name)), wrong),
+        ],
+        "revoke_user": [
+            Worst(proto.Request(revoke_user=proto.RevokeUser(name="bob", grant=grant)), wrong)
+        ],
+        "remove_user": [Worst(proto.Request(remove_user=proto.RemoveUser(name=LONG)), wrong)],
+        "list_users": [Worst(proto.Request(list_users=proto.ListUsers()))],
+    }
+
+
 WORST: dict[str, list[Worst]] = {
     **of_topics(),
+    **of_users(),
     **of_messages(),
     **of_groups(),
     **of_operating(),

@@ -115,7 +115,7 @@ async def test_a_broker_that_is_taken_for_the_leader_by_mistake_passes_nothing_o
         asker, mistaken = (s.broker for node, s in brokers.running.items() if node != leader)
         node, before = mistaken.settings.node_id, mistaken.counters.forwarded
         frames = [encode_batch([b"x"])]
-        assert await asker.service._forward(node, produce(9), frames, 5.0) is None
+        assert await asker.service._forward(node, produce(9), frames, 5.0, None) is None
         assert mistaken.counters.forwarded == before
         talker.close()
 

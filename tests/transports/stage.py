@@ -11,6 +11,8 @@ import uvloop
 
 from quivermq.addresses import split_address
 from quivermq.batches import Frame, encode_batch
+from quivermq.node import AccessControl
+from quivermq.node.time_slices import Slices
 from quivermq.settings import BrokerSettings
 from quivermq.testing.memory_transport import connect
 from quivermq.transports import Server
@@ -81,6 +83,14 @@ async def serving(folder: Path, **changes: Any) -> AsyncIterator[Server]:
         yield server
     finally:
         await server.stop()
+
+
+def no_users() -> AccessControl:
+    """Lets everybody in."""
+
+    async def catch_up() -> None: ...
+
+    return AccessControl(BrokerSettings(), b"", catch_up, lambda: True, lambda: 0, Slices())
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -21,7 +21,7 @@ from quivermq.wire import (
     proto,
     receiver,
 )
-from tests.transports.stage import Talker, on_loop, serving
+from tests.transports.stage import Talker, no_users, on_loop, serving
 from tests.wire.samples import feed, flips, packed, unchecked
 
 SETTLE = proto.Request(
@@ -64,7 +64,9 @@ class Conversation:
         self.service = Recorder()
         self.written = bytearray()
         service: Any = self.service
-        self.session = Session(service, LIMITS, lambda: "c", self._write, lambda: 0, 0.0)
+        self.session = Session(
+            service, no_users(), LIMITS, lambda: "c", self._write, lambda: 0, lambda: None, 0.0
+        )
 
     def _write(self, buffers: list[Buffer]) -> None:
         self.written += b"".join(buffers)

@@ -258,7 +258,14 @@ async def test_bytes_that_are_no_hello_win_no_time(tmp_path: Path) -> None:
         settings = server.client_connections.settings
         limit_s = settings.hello_timeout_s
         session = Session(
-            server.broker.service, settings, str, write=lambda _: None, unread=int, now=0.0
+            server.broker.service,
+            server.broker.access,
+            settings,
+            str,
+            write=lambda _: None,
+            unread=int,
+            hang_up=lambda: None,
+            now=0.0,
         )
         session.receiver.get_buffer()[:1] = b"\0"
         session.received(1, now=limit_s - 0.1)

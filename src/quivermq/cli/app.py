@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 import quivermq
 from quivermq.cli.errors import INTERRUPTED, report_error
-from quivermq.cli.options import add_tls_option
+from quivermq.cli.options import add_connection_options
 
 _RUN, _USE, _OPERATE = "Run brokers", "Use topics", "Operate"
 # In the order of `quiver --help`: the panel and the help of each.
@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "delayed": (_USE, "List and cancel delayed messages."),
     "shell": (_USE, "Send, poll and acknowledge messages by hand."),
     "pipeline": (_USE, "Run pipelines on Spark; archive topics to tables, and replay them."),
+    "user": (_OPERATE, "Add, remove and list users, and change what they may do."),
     "cluster": (_OPERATE, "Show and change the cluster: brokers, leaders, replicas."),
     "doctor": (_OPERATE, "Check the cluster, and say how to fix what is wrong."),
     "bench": (_OPERATE, "Measure produce and consume throughput, and latency."),
@@ -44,7 +45,7 @@ class LazyCommands(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
             command = typer.main.get_command(import_module(f"quivermq.cli.{name}").app)
-            add_tls_option(command)
+            add_connection_options(command)
         return name, command, rest
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import typer
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -31,7 +31,7 @@ PREFIX: Final = "QUIVER_"
 DEFAULT_FILE: Final = "quiver.toml"
 DEFAULT: Final = "default"
 # Variables with our prefix that other commands read.
-_OTHER_VARIABLES: Final = {"QUIVER_SERVERS", "QUIVER_CONFIG", "QUIVER_DEBUG"}
+_OTHER_VARIABLES: Final = {"QUIVER_SERVERS", "QUIVER_TOKEN", "QUIVER_CONFIG", "QUIVER_DEBUG"}
 
 
 class _SourcedSettings(BrokerSettings, BaseSettings):
@@ -153,7 +153,7 @@ def _flag_option(name: str, field: FieldInfo) -> Any:
     # The help names the setting's default: the flag's own default is "not given".
     default = field.get_default(call_default_factory=True)
     shown = ("yes" if default else "no") if isinstance(default, bool) else default
-    text = "" if default in ("", {}) else f" [default: {shown}]"
+    text = "" if default in ("", {}, SecretStr("")) else f" [default: {shown}]"
     return typer.Option(
         help=f"{field.description}{text}", show_default=False, metavar=_metavar(name, field)
     )
@@ -169,4 +169,5 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
         return "ID=HOST:PORT,..."
     if name.startswith("tls_"):
         return "FILE"
-    return "DIR" if name.endswith("_dir") else "HOST:PORT"
+    known = {"dir": "DIR", "secret": "SECRET", "file": "FILE"}
+    return known.get(name.rpartition("_")[2], "HOST:PORT")

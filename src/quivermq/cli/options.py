@@ -95,24 +95,36 @@ Partition = Annotated[int | None, number_option("Only this partition.", "--parti
 MaxRows = Annotated[int, number_option("Show at most so many.", "--max")]
 
 
-def add_tls_option(command: Any) -> None:
-    """Give a command that connects, and those below it, the option `--tls-ca`.
+def add_connection_options(command: Any) -> None:
+    """Give a command that connects, and those below it, the options `--token` and `--tls-ca`.
 
-    Its value goes into the environment, where every client of the process looks for it, and of
+    Their values go into the environment, where every client of the process looks for them, and of
     every process that it starts: Spark's workers too.
     """
     for each in getattr(command, "commands", {}).values():
-        add_tls_option(each)
+        add_connection_options(each)
     if any(parameter.name in {"servers", "timeout"} for parameter in command.params):
-        command.params.append(_tls_option())
+        command.params.extend(_connection_options())
 
 
-def _tls_option() -> Any:
-    """The parameter that typer makes of the declaration."""
+def _connection_options() -> list[Any]:
+    """The parameters that typer makes of their declaration."""
     declaring = typer.Typer(add_completion=False)
 
     @declaring.command()
     def command(
+        token: Annotated[
+            str | None,
+            typer.Option(
+                "--token",
+                expose_value=False,
+                callback=_keep_token,
+                envvar="QUIVER_TOKEN",
+                metavar="TOKEN",
+                help="Your token, for brokers with users. Others see flags: set the variable.",
+                rich_help_panel=_CONNECTION,
+            ),
+        ] = None,
         tls_ca: Annotated[
             str | None,
             typer.Option(
@@ -127,7 +139,16 @@ def _tls_option() -> Any:
         ] = None,
     ) -> None: ...
 
-    return typer.main.get_command(declaring).params[0]
+    return [
+        parameter
+        for parameter in typer.main.get_command(declaring).params
+        if parameter.name in {"token", "tls_ca"}
+    ]
+
+
+def _keep_token(value: str | None) -> None:
+    if value is not None:
+        os.environ["QUIVER_TOKEN"] = value
 
 
 def _keep_tls_ca(value: str | None) -> None:

@@ -75,6 +75,7 @@ def serve(
 
 def _print_config(found: configuration.LoadedSettings, *, as_json: bool) -> None:
     values = found.settings.model_dump()
+    values["cluster_secret"] = str(values["cluster_secret"])  # stars
     if as_json:
         print_json({name: {"value": values[name], "from": found.sources[name]} for name in values})
         return
@@ -185,6 +186,9 @@ class _ForegroundBroker:
         if self._settings.tls_cert:
             options += f" --tls-ca {self._settings.tls_ca or 'system'}"
         remark(f"try: quiver topic create orders{options}")
+        if self._settings.users and not server.broker.metadata.view.users:
+            remark(f"users are on; make an admin, here: quiver user add NAME{options},")
+            remark(f"  then quiver user grant NAME admin{options}")
 
 
 def _write_atomically(file: Path, text: str) -> None:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from quivermq.client.shared.subscription import Subscription
     from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
     from quivermq.client.transport import Connection
+    from quivermq.client.user_admin import AsyncUsers, GrantInfo, UserInfo, Users
 
 # By module, so that a user of one part (a broker needs a transport) does not load them all.
 _PLACES = {
@@ -92,6 +93,10 @@ _PLACES = {
     "LevelInfo": "models",
     "RebalanceInfo": "models",
     "UpgradeInfo": "models",
+    "AsyncUsers": "user_admin",
+    "GrantInfo": "user_admin",
+    "UserInfo": "user_admin",
+    "Users": "user_admin",
     "Receipt": "models",
     "Retention": "models",
     "Held": "offsets",
@@ -115,6 +120,7 @@ __all__ = [
     "AsyncProducer",
     "AsyncReader",
     "AsyncSubscription",
+    "AsyncUsers",
     "AsyncioConnection",
     "AsyncioLimiter",
     "AsyncioTransport",
@@ -128,6 +134,7 @@ __all__ = [
     "DeadLetter",
     "DelayedInfo",
     "Delivery",
+    "GrantInfo",
     "GroupInfo",
     "GroupPartitionInfo",
     "Held",
@@ -150,6 +157,8 @@ __all__ = [
     "TopicInfo",
     "TopicOffsets",
     "UpgradeInfo",
+    "UserInfo",
+    "Users",
     "connect",
     "first_answered",
     "parse_place",

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from quivermq.addresses import split_address
 from quivermq.batches import Frame
@@ -16,6 +16,16 @@ from quivermq.wire import StallWatch, packet, parse_response, proto
 
 # Past this, `post` waits until the socket has taken some.
 WRITE_BUFFER_BYTES: Final = 4 << 20
+
+
+class Proof(Protocol):
+    """Proves to a broker that this is one as well, and that it is talking to one."""
+
+    nonce: bytes
+
+    def answer(self, response: proto.Response) -> proto.Prove:
+        """The answer to the broker's challenge; raises if it is none."""
+        ...
 
 
 class AsyncioConnection(asyncio.BufferedProtocol):
@@ -34,13 +44,23 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._may_write = asyncio.Event()
         self._may_write.set()
 
-    async def greet(self, token: str | None, client_name: str, deadline: float) -> None:
+    async def greet(
+        self, token: str | None, client_name: str, deadline: float, proof: "Proof | None" = None
+    ) -> None:
         """Say hello, and wait for the answer."""
-        answer = self._loop.create_future()
-        self._waiting[HELLO_ID] = answer
-        self._write(hello(token, client_name), ())
-        response = (await self.take(HELLO_ID, deadline)).response
+        request = hello(token, client_name)
+        if proof is not None:
+            request.hello.nonce = proof.nonce
+        response = await self._say_first(request, deadline)
+        if proof is not None and response.WhichOneof("body") != "error":
+            prove = proof.answer(response)
+            response = await self._say_first(proto.Request(id=HELLO_ID, prove=prove), deadline)
         self.welcome = welcome_of(response, self.address, self._receiver)
+
+    async def _say_first(self, request: proto.Request, deadline: float) -> proto.Response:
+        self._waiting[HELLO_ID] = self._loop.create_future()
+        self._write(request, ())
+        return (await self.take(HELLO_ID, deadline)).response
 
     async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request; `take` fetches the answer."""
@@ -193,8 +213,17 @@ class AsyncioLimiter:
 class AsyncioTransport:
     """Opens connections on the running event loop, one to each broker."""
 
-    def __init__(self, *, token: str | None, tls: ssl.SSLContext | None, client_name: str) -> None:
+    def __init__(
+        self,
+        *,
+        token: str | None,
+        tls: ssl.SSLContext | None,
+        client_name: str,
+        prove: Callable[[], Proof] | None = None,
+    ) -> None:
+        """`prove` makes the proof for one connection, if this is a broker."""
         self._token = token
+        self._prove = prove
         self.tls = tls
         """Of connections that are opened from here on."""
         self._client_name = client_name
@@ -270,7 +299,8 @@ class AsyncioTransport:
         try:
             async with asyncio.timeout_at(deadline):
                 await self._loop.create_connection(lambda: connection, host, port, ssl=self.tls)
-            await connection.greet(self._token, self._client_name, deadline)
+            proof = self._prove() if self._prove is not None else None
+            await connection.greet(self._token, self._client_name, deadline, proof)
         except (TimeoutError, Timeout) as error:
             connection.close()
             raise ConnectionFailed(f"{address}: no answer to connecting in time") from error

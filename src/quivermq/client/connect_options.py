@@ -27,6 +27,9 @@ from quivermq.wire import (
     protocols,
 )
 
+TOKEN_VARIABLE: Final = "QUIVER_TOKEN"  # noqa: S105 - a name
+"""Of the environment: the token of clients that are given none."""
+
 D_co = TypeVar("D_co", covariant=True)
 
 
@@ -60,6 +63,8 @@ class ConnectOptions:
         check_number("timeout", timeout, least=0.001)
         if token is not None and not isinstance(token, str):
             raise InvalidRequest(f"a token is text, not {type(token).__name__}")
+        if token is None:
+            token = os.environ.get(TOKEN_VARIABLE) or None
         return cls(parse_servers(servers), token, client_context(tls), timeout)
 
     def transport(self, make: TransportFactory[D_co]) -> D_co:

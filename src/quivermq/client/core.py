@@ -10,6 +10,7 @@ from quivermq.client.router import Router
 from quivermq.client.shared.consumer import SharedConsumer
 from quivermq.client.topic_cursor import TopicCursor
 from quivermq.client.transport import Transport
+from quivermq.client.user_admin import UserAdmin
 from quivermq.errors import InvalidRequest
 from quivermq.wire import proto
 
@@ -25,6 +26,7 @@ class Core:
         self.consuming = SharedConsumer(self.router)
         self.groups = GroupAdmin(self.router)
         self.offsets = Offsets(self.router)
+        self.users = UserAdmin(self.router)
         self.dead_letters = DeadLetterAdmin(self.router, self.admin)
 
     async def greet(self) -> None:

@@ -34,6 +34,7 @@ from quivermq.client.shared.subscription import Subscription
 from quivermq.client.sticky.consumer import AsyncConsumer, Consumer, Listener
 from quivermq.client.sticky.member import ConsumerSettings
 from quivermq.client.transport import Transport, run
+from quivermq.client.user_admin import AsyncUsers, Users
 from quivermq.errors import LeaseLost
 
 
@@ -50,6 +51,11 @@ class ClientLifecycle:
         fork_safety.watch(self)
         self._release_at_exit = ReleaseAtExit(self._core.consuming)
         endings.hold(self._release_at_exit)
+
+    @property
+    def users(self) -> Users:
+        """The users of the cluster: add and remove them, and change what they may do."""
+        return Users(self._core.users)
 
     def close(self) -> None:
         """Close the client, with its subscriptions, consumers, producers and connections.
@@ -156,6 +162,11 @@ class AsyncClientLifecycle:
         self._core = self._make_core()
         self._producers: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
         self._subscriptions: WeakSet[AsyncSubscription] = WeakSet()
+
+    @property
+    def users(self) -> AsyncUsers:
+        """The users of the cluster: add and remove them, and change what they may do."""
+        return AsyncUsers(self._core.users)
 
     async def close(self) -> None:
         """Close the client, with its subscriptions, consumers, producers and connections.

@@ -24,6 +24,7 @@ from quivermq.cluster.records import (
     retired_member,
 )
 from quivermq.cluster.sticky import STICKY_PREFIX, StickyGroup
+from quivermq.cluster.users import USER_PREFIX, UserRecord
 from quivermq.errors import Corrupt, InvalidRequest, TopicNotFound
 
 
@@ -56,6 +57,7 @@ class View:
         self.next_producer = 1
         self.brokers: dict[int, BrokerRecord] = {}
         self.topics: dict[str, Topic] = {}
+        self.users: dict[str, UserRecord] = {}
         self.retired: dict[int, int] = {}
         """The last member number of each removed broker."""
         self._hosted: dict[int, list[Hosted]] | None = None
@@ -139,6 +141,7 @@ class View:
         self.brokers, self.serving = previous.brokers, previous.serving
         self.topics, self.topics_by_id = previous.topics, previous.topics_by_id
         self.retired, self.sticky = previous.retired, dict(previous.sticky)
+        self.users = previous.users
         for key in changed:
             self.sticky.pop(key, None)
             if key in values:
@@ -159,6 +162,8 @@ class View:
             self.retired[node_of(member)] = member
         elif key.startswith(STICKY_PREFIX):
             self.sticky[key] = _sticky_group(key, value, previous)
+        elif key.startswith(USER_PREFIX):
+            self.users[key.removeprefix(USER_PREFIX)] = _user(key, value, previous)
         elif key == CLUSTER_KEY:
             self.cluster = ClusterRecord.from_json(value)
         elif key == PRODUCERS_KEY:
@@ -186,6 +191,17 @@ def _sticky_group(key: str, value: Any, previous: View | None) -> StickyGroup:
     group = StickyGroup.from_json(value)
     _check_key(key, group.key)
     return group
+
+
+def _user(key: str, value: Any, previous: View | None) -> UserRecord:
+    name = key.removeprefix(USER_PREFIX)
+    if previous is not None and name in previous.users:
+        was = previous.values[key]
+        if was is value or was == value:
+            return previous.users[name]
+    user = UserRecord.from_json(value)
+    _check_key(key, user.key)
+    return user
 
 
 def _check_key(key: str, expected: str) -> None:

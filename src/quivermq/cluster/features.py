@@ -18,6 +18,8 @@ class Level(IntEnum):
 
     FIRST = 1
     IDLE_GROUPS = 2
+    USERS = 2
+    """Came in the same release."""
 
     @property
     def release(self) -> str:
@@ -32,7 +34,7 @@ class Level(IntEnum):
 
 _NOTES: Final = {
     Level.FIRST: ("0.2.0", "everything that release 0.2.0 stores and says"),
-    Level.IDLE_GROUPS: ("0.3.0", "shared groups that are no longer used are forgotten"),
+    Level.IDLE_GROUPS: ("0.3.0", "shared groups that are no longer used are forgotten; users"),
 }
 
 

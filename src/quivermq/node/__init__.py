@@ -6,10 +6,14 @@ Knows everything below it; must never know which transport a request came throug
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quivermq.node.access_control import AccessControl
     from quivermq.node.broker import Broker
+    from quivermq.node.callers import Caller, bearer_token
+    from quivermq.node.cluster_secret import Challenge
     from quivermq.node.counters import Counters, Histogram
     from quivermq.node.data_dir import SET_ASIDE, damaged_files
     from quivermq.node.disk_thread import DiskThread
+    from quivermq.node.exposure import check_exposure
     from quivermq.node.garbage import GarbagePolicy
     from quivermq.node.hosted_replica import HostedReplica
     from quivermq.node.listener import Accepted, address_of, listening_at
@@ -25,7 +29,10 @@ _PLACES = {
     "HELD": "loop_watch",
     "SET_ASIDE": "data_dir",
     "Accepted": "listener",
+    "AccessControl": "access_control",
     "Broker": "broker",
+    "Caller": "callers",
+    "Challenge": "cluster_secret",
     "Counters": "counters",
     "DiskThread": "disk_thread",
     "GarbagePolicy": "garbage",
@@ -37,6 +44,8 @@ _PLACES = {
     "Stalls": "loop_watch",
     "TlsListener": "tls_listener",
     "address_of": "listener",
+    "bearer_token": "callers",
+    "check_exposure": "exposure",
     "damaged_files": "data_dir",
     "listening_at": "listener",
     "refuse_pandas": "slow_imports",
@@ -48,7 +57,10 @@ __all__ = [
     "HELD",
     "SET_ASIDE",
     "Accepted",
+    "AccessControl",
     "Broker",
+    "Caller",
+    "Challenge",
     "Counters",
     "DiskThread",
     "GarbagePolicy",
@@ -60,6 +72,8 @@ __all__ = [
     "Stalls",
     "TlsListener",
     "address_of",
+    "bearer_token",
+    "check_exposure",
     "damaged_files",
     "listening_at",
     "refuse_pandas",

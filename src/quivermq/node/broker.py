@@ -10,7 +10,10 @@ from quivermq.batches import Limits
 from quivermq.cluster import METADATA_PARTITION, node_of, partition_id
 from quivermq.errors import ConnectionFailed, Forbidden, NotEnoughReplicas, QuiverError
 from quivermq.log import STORED_LIMITS, LogSettings
+from quivermq.node.access_control import AccessControl
+from quivermq.node.audit_log import AuditLog
 from quivermq.node.cluster_maps import ClusterMaps
+from quivermq.node.cluster_secret import PEER_LISTENER, ClusterSecret, read_secret
 from quivermq.node.controller import Controller
 from quivermq.node.counters import Counters
 from quivermq.node.data_dir import DataDirectory
@@ -23,6 +26,7 @@ from quivermq.node.handlers.offsets import OffsetHandlers
 from quivermq.node.handlers.produce import ProduceHandler, ProducerIds
 from quivermq.node.handlers.sticky import StickyHandlers
 from quivermq.node.handlers.topics import TopicHandlers
+from quivermq.node.handlers.users import UserHandlers
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.hosting import Hosting
 from quivermq.node.known_leaders import KnownLeaders, Leadership
@@ -65,12 +69,14 @@ class Broker:
         """Once it is started, if the settings name certificates."""
         self.on_unfit: Callable[[QuiverError], None] = lambda _: None
         """Set by the process that runs it: this build does not fit the cluster, and has to stop."""
+        self.audit: AuditLog | None = None
         self._is_open = False
         self._is_stopping = False
 
     async def start(self) -> None:
         """Open the data directory and listen for peers; transports may be opened afterwards."""
         settings = self.settings
+        self._secret = read_secret(settings)
         raise_file_limit()
         self.tls = BrokerTls.of(settings)
         self.directory = DataDirectory(settings.data_dir, settings.node_id, self.machine)
@@ -110,11 +116,13 @@ class Broker:
         self.coordinator = StickyCoordinator(self.metadata)
         self.partitions = PartitionLookup(self.metadata, self.scheduler, self.leaders)
         self.maps = ClusterMaps(settings.node_id, self.partitions, self.is_alive)
+        self._make_access()
         self.forwarding = Forwarding(
             self._address_of,
             STORED_LIMITS,
             f"broker {settings.node_id}",
             lambda: self.tls.dialer if self.tls else None,
+            self.access.secret,
         )
         self.service = Service(
             self.forwarding,
@@ -138,10 +146,12 @@ class Broker:
             on_unfit=self._unfit,
         )
         self.controller = Controller(
-            self.metadata, self.partitions, self.is_alive, self.service.call
+            self.metadata, self.partitions, self.is_alive, self.service.call_as_broker
         )
         self.fetching = FetchHandler(self.partitions, self.counters)
-        self.consumers = Delivery(self.partitions, self.fetching, self.counters, self.service.call)
+        self.consumers = Delivery(
+            self.partitions, self.fetching, self.counters, self.service.call_as_broker
+        )
         self.retaining = RetentionTimer(
             settings,
             self.partitions,
@@ -151,6 +161,7 @@ class Broker:
             self.consumers.trim,
         )
         self._register_handlers()
+        self._guard()
         self._connect_links()
         self._hosting_wanted = asyncio.Event()
         self._hosting_task = asyncio.create_task(self._keep_hosting(), name="hosting")
@@ -177,6 +188,16 @@ class Broker:
             on_leadership=self._leadership_changed,
         )
 
+    def _make_access(self) -> None:
+        self.access = AccessControl(
+            self.settings,
+            self._secret,
+            self.metadata.catch_up,
+            lambda: self.membership.is_current,
+            self.scheduler.now_ms,
+            self.partitions.slices,
+        )
+
     def _make_links(self) -> None:
         settings = self.settings
         self.links = PeerLinks(
@@ -187,6 +208,7 @@ class Broker:
             given=settings.peers,
             connections_max=settings.peer_connections_max,
             tls=self.tls,
+            secret=ClusterSecret(self._secret, PEER_LISTENER) if self._secret else None,
         )
         self.scheduler.links = self.links
 
@@ -239,9 +261,25 @@ class Broker:
                 **cluster.handlers(),
                 **self.consumers.handlers(),
                 **StickyHandlers(self.metadata, self.coordinator).handlers(),
+                **UserHandlers(self.metadata, self.partitions.slices).handlers(),
             },
             {**topics.bulky(), **self.fetching.bulky(), **self.consumers.bulky()},
         )
+
+    def _guard(self) -> None:
+        """Check requests, if there is anything to check: otherwise they cost nothing more."""
+        if self.access.has_users:
+            self.audit = AuditLog(
+                self.settings.node_id,
+                self.metadata,
+                self.service.call_as_broker,
+                self.scheduler.now_ms,
+            )
+            self.access.on_refused = self.audit.record_sign_in
+            self.service.guard(self.access, self.audit.record)
+        elif self.access.secret is not None:
+            self.service.guard(self.access, lambda *_: None)
+        self.access.start()
 
     # Events that concern several parts.
 
@@ -269,6 +307,9 @@ class Broker:
 
     def _view_changed(self) -> None:
         self.membership.learn_level()
+        self.access.learn(self.metadata.view)
+        if self.audit is not None:
+            self.audit.catalog_changed()
         self.coordinator.catalog_changed()
         if self.metadata.view.layout_version == self.metadata.view.version:
             self._catalog_changed()
@@ -404,8 +445,10 @@ class Broker:
             self.controller.close,
             self.coordinator.close,
             self.retaining.close,
+            self._close_audit,
             self._hand_over,
             self.service.close,
+            self.access.close,
             self.consumers.close,
             self._stop_hosting,
             self.links.close,
@@ -421,6 +464,10 @@ class Broker:
                 logger.exception("%s failed", close.__qualname__)
         self.fetching.close()
         self.directory.close()
+
+    async def _close_audit(self) -> None:
+        if self.audit is not None:
+            await self.audit.close()
 
     async def _stop_hosting(self) -> None:
         await end_tasks(self._hosting_task)

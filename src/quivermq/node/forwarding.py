@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from quivermq.batches import Frame, Limits
 from quivermq.client import AsyncioTransport
 from quivermq.errors import NotLeader
+from quivermq.node.cluster_secret import BrokerProof, ClusterSecret
 from quivermq.node.service import Answer
 from quivermq.wire import frames_of, proto
 
@@ -20,12 +21,15 @@ class Forwarding:
         limits: Limits,
         client: str,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        secret: ClusterSecret | None = None,
     ) -> None:
-        """`tls` is asked for each request: certificates are replaced while a broker runs."""
+        """`tls` is asked for each request: certificates are replaced while a broker runs. With a
+        secret, each side proves to the other that it is a broker of the cluster."""
         self.address_of = address_of
         self._tls = tls
         self._limits = limits
-        self._transport = AsyncioTransport(token=None, tls=None, client_name=client)
+        prove = (lambda: BrokerProof(secret)) if secret is not None else None
+        self._transport = AsyncioTransport(token=None, tls=None, client_name=client, prove=prove)
 
     async def forward(
         self, node: int, request: proto.Request, frames: Sequence[Frame], timeout_s: float

@@ -34,6 +34,7 @@ from quivermq.errors import (
     Forbidden,
     QuiverError,
     StorageFailed,
+    Unauthenticated,
     UnsupportedFormat,
 )
 from quivermq.node.data_dir import DataDirectory, PartitionName
@@ -184,6 +185,10 @@ class Membership:
             except Forbidden as error:
                 await self._refused(str(error))
                 await asyncio.sleep(_AGAIN_REFUSED_S)
+            except Unauthenticated as error:
+                # One of the two has another secret.
+                self._note_refusal(str(error))
+                await asyncio.sleep(_AGAIN_REFUSED_S)
             except QuiverError as error:
                 self._report_tls(str(error))
                 logger.debug("not registered yet: %s", error)
@@ -265,15 +270,18 @@ class Membership:
         return list(dict.fromkeys([*first, *others, *joining]))
 
     async def _refused(self, reason: str) -> None:
-        if reason != self.refusal:
-            logger.error("node %d is not let in: %s", self.node_id, reason)
-        self.refusal = reason
+        self._note_refusal(reason)
         identity = self.directory.identity
         if identity.member and not identity.cluster_id and self.metadata.view.version == 0:
             # It never was a member of anything: it can be given another number. One that was must
             # keep what it has, though it may know nothing now: its log can be damaged, the address
             # of the cluster a mistake.
             await self.leave()
+
+    def _note_refusal(self, reason: str) -> None:
+        if reason != self.refusal:
+            logger.error("node %d is not let in: %s", self.node_id, reason)
+        self.refusal = reason
 
     async def leave(self) -> None:
         """Give up the metadata replica that runs here, and be as empty as a new directory.

@@ -6,6 +6,7 @@ directions, and a broken one is noticed by the broker that needs it.
 
 import asyncio
 import logging
+import secrets
 import socket
 import ssl
 import time
@@ -15,11 +16,19 @@ from contextlib import suppress
 from typing import Final
 
 from quivermq.batches import Frame, FrameKind, Limits
-from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError, UnsupportedFormat
+from quivermq.errors import (
+    ConnectionFailed,
+    InvalidRequest,
+    QuiverError,
+    Unauthenticated,
+    UnsupportedFormat,
+)
+from quivermq.node.cluster_secret import NONCE_BYTES, Challenge, ClusterSecret
 from quivermq.node.listener import Accepted, address_of
 from quivermq.tls import shows_broker
 from quivermq.wire import (
     HELLO_BYTES_MAX,
+    PROTOCOL,
     Packet,
     Receiver,
     StallWatch,
@@ -117,14 +126,19 @@ class Incoming(PeerProtocol):
         connections: "IncomingConnections",
         limits: Limits,
         hello_s: float,
+        secret: ClusterSecret | None = None,
         *,
         needs_certificate: bool = False,
     ) -> None:
-        """`take` decodes one message of a packet with each step."""
+        """`take` decodes one message of a packet with each step. With a secret, nothing is taken
+        from a peer, and nothing is believed of its hello, before it has proved to know it."""
         super().__init__()
         self._hello_s = hello_s
         self._needs_certificate = needs_certificate
         self._is_refused = False
+        self._secret = secret
+        self._claimed = proto.PeerHello()
+        self._challenge: Challenge | None = None
         self.hello: proto.PeerHello | None = None
         """The hello of the broker, once it was let in."""
         self._answer = answer
@@ -158,8 +172,10 @@ class Incoming(PeerProtocol):
             # It may have arrived together with the end of the handshake.
             return
         if self.hello is None:
+            hello = self._hear_hello(found)
+            if hello is None:
+                return
             self._end_patience()
-            hello = self._parse_hello(found)
             answer = self._answer(hello)
             self.write(answer.SerializeToString())
             if answer.refusal:
@@ -185,6 +201,35 @@ class Incoming(PeerProtocol):
     def _end_patience(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
+
+    def _hear_hello(self, found: Packet) -> proto.PeerHello | None:
+        """The hello of a peer that may be believed; None if there is none yet, or never."""
+        if self.transport is None or self.transport.is_closing():
+            return None
+        if self._challenge is not None:
+            try:
+                self._challenge.check(parse_peer_hello(found.envelope).proof)
+            except Unauthenticated as error:
+                self._refuse(str(error))
+                return None
+            return self._claimed
+        hello = self._parse_hello(found)
+        if self._secret is None:
+            return hello
+        if not hello.nonce:
+            self._refuse("this cluster has a secret: set cluster_secret on every broker")
+            return None
+        self._claimed, self._challenge = hello, self._secret.challenge(hello.nonce)
+        challenge = proto.PeerHello(
+            protocol=PROTOCOL, nonce=self._challenge.nonce, proof=self._challenge.proof
+        )
+        self.write(challenge.SerializeToString())
+        return None
+
+    def _refuse(self, reason: str) -> None:
+        logger.warning("a stranger at %s is no broker of this cluster: %s", self.address, reason)
+        self.write(proto.PeerHello(protocol=PROTOCOL, refusal=reason).SerializeToString())
+        self.close()
 
     def _decode_some(self) -> None:
         """Decode messages for a while; if some are left, read nothing more until they are."""
@@ -268,9 +313,12 @@ class IncomingConnections:
 class Outgoing(PeerProtocol):
     """We dialled: say who we are, hear whether we are welcome, then send packets."""
 
-    def __init__(self, hello: proto.PeerHello) -> None:
+    def __init__(self, hello: proto.PeerHello, secret: ClusterSecret | None = None) -> None:
         super().__init__()
         self._hello = hello
+        self._secret = secret
+        if secret is not None:
+            hello.nonce = secrets.token_bytes(NONCE_BYTES)
         loop = asyncio.get_running_loop()
         self.answered: asyncio.Future[proto.PeerHello] = loop.create_future()
         self.lost: asyncio.Future[None] = loop.create_future()
@@ -281,8 +329,19 @@ class Outgoing(PeerProtocol):
         self.write(self._hello.SerializeToString())
 
     def packet_received(self, found: Packet) -> None:
-        if not self.answered.done():
-            self.answered.set_result(self._parse_hello(found))
+        if self.answered.done():
+            return
+        answer = self._parse_hello(found)
+        if self._secret is None or answer.refusal:
+            self.answered.set_result(answer)
+            return
+        secret, self._secret = self._secret, None
+        try:
+            proof = secret.proof_of_dialler(self._hello.nonce, answer.nonce, answer.proof)
+        except Unauthenticated as error:
+            self.answered.set_result(proto.PeerHello(refusal=str(error)))
+            return
+        self.write(proto.PeerHello(protocol=PROTOCOL, proof=proof).SerializeToString())
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.answered.done():

@@ -19,6 +19,7 @@ from quivermq.batches import Frame, Limits
 from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.node.clock import BrokerClock
+from quivermq.node.cluster_secret import ClusterSecret
 from quivermq.node.listener import Accepted, listening_at
 from quivermq.node.peer_codec import UnknownMail, decode_mail, encode_mail
 from quivermq.node.peer_connection import (
@@ -166,7 +167,7 @@ class PeerLink:
         context = links.tls.peer_dialer if links.tls is not None else None
         async with asyncio.timeout(_DIAL_TIMEOUT_S):
             _, connection = await loop.create_connection(
-                lambda: Outgoing(hello), host, port, ssl=context
+                lambda: Outgoing(hello, links.secret), host, port, ssl=context
             )
         try:
             async with asyncio.timeout(_DIAL_TIMEOUT_S):
@@ -253,10 +254,12 @@ class PeerLinks:
         given: Mapping[int, str],
         connections_max: int = 400,
         tls: BrokerTls | None = None,
+        secret: ClusterSecret | None = None,
     ) -> None:
         """`given` are addresses that win over whatever is said or heard of these nodes."""
         self.tls = tls
         self.hooks: LinkHooks
+        self.secret = secret
         self.peers: dict[int, Peer] = {}
         self._limits = limits
         self._outbox_bytes_max = outbox_bytes_max
@@ -301,6 +304,7 @@ class PeerLinks:
             self._incoming,
             self._limits,
             self._hello_s,
+            self.secret,
             needs_certificate=self.tls is not None and self.tls.is_mutual,
         )
 

@@ -17,8 +17,11 @@ from quivermq.errors import (
     QuiverError,
     TopicNotFound,
 )
+from quivermq.node.access_control import AccessControl
+from quivermq.node.callers import BROKER, NOBODY, Allowance, Caller
 from quivermq.node.counters import Counters
 from quivermq.node.handlers.produce import ProduceHandler
+from quivermq.node.permissions import AUDITED
 from quivermq.node.tasks import end_tasks
 from quivermq.wire import check_items, error_to_proto, proto
 
@@ -53,6 +56,24 @@ class Forwarder(Protocol):
     def address_of(self, node: int) -> str: ...
 
 
+def _size_of(message: proto.Request | proto.Response, frames: Sequence[Frame]) -> int:
+    return message.ByteSize() + sum(map(len, frames))
+
+
+def _allowance_of(caller: Caller | None) -> Allowance | None:
+    return caller.account.allowance if caller is not None and caller.account is not None else None
+
+
+def _charged(reply: Reply, allowance: Allowance) -> Reply:
+    """Count the answer as well."""
+
+    def count_and_reply(response: proto.Response, frames: Sequence[Frame]) -> None:
+        allowance.charge(_size_of(response, frames), asyncio.get_running_loop().time())
+        reply(response, frames)
+
+    return count_and_reply
+
+
 async def _any_room(size: int) -> None:
     """For a caller that has one request open, and waits for its answer."""
 
@@ -78,6 +99,9 @@ class Service:
         self._catch_up = catch_up
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closed = False
+        self._access: AccessControl | None = None
+        """None: everybody may ask anything, and nothing is looked up."""
+        self._audit: Callable[[Caller, proto.Request, str], None] = lambda *_: None
 
     def register(
         self, producing: ProduceHandler, handlers: dict[str, Handler], bulky: dict[str, Bulky]
@@ -87,8 +111,21 @@ class Service:
         self._handlers = handlers
         self._bulky = bulky
 
+    def guard(
+        self, access: AccessControl, audit: Callable[[Caller, proto.Request, str], None]
+    ) -> None:
+        """From here on requests are checked; `audit` is told of each that is answered, with the
+        code of its refusal."""
+        self._access = access
+        self._audit = audit
+
     def submit(
-        self, request: proto.Request, frames: list[Frame], reply: Reply, room: Room = _any_room
+        self,
+        request: proto.Request,
+        frames: list[Frame],
+        reply: Reply,
+        room: Room = _any_room,
+        caller: Caller | None = None,
     ) -> asyncio.Task[None] | None:
         """Answer a request: `reply` is called once, maybe at once.
 
@@ -100,8 +137,19 @@ class Service:
             response.id = request.id
             reply(response, ())
             return None
-        if request.WhichOneof("body") == "produce":
-            return self._submit_produce(request, frames, reply, room)
+        access = self._access
+        if access is not None and (allowance := _allowance_of(caller)) is not None:
+            try:
+                self._admit(allowance, request, frames)
+            except Overloaded as error:
+                response = self.refusal(error)
+                response.id = request.id
+                reply(response, ())
+                return None
+            reply = _charged(reply, allowance)
+        is_produce = request.WhichOneof("body") == "produce"
+        if is_produce and (access is None or access.allows(caller, request)):
+            return self._submit_produce(request, frames, reply, room, caller)
         try:
             check_items(request)
         except QuiverError as error:
@@ -109,10 +157,15 @@ class Service:
             response.id = request.id
             reply(response, ())
             return None
-        return self._spawn(request, frames, reply, room)
+        return self._spawn(request, frames, reply, room, caller)
 
     def _submit_produce(
-        self, request: proto.Request, frames: list[Frame], reply: Reply, room: Room
+        self,
+        request: proto.Request,
+        frames: list[Frame],
+        reply: Reply,
+        room: Room,
+        caller: Caller | None,
     ) -> asyncio.Task[None] | None:
         def finished(result: proto.Response | QuiverError) -> None:
             if isinstance(result, QuiverError):
@@ -124,30 +177,40 @@ class Service:
             wait_s = request.timeout_ms / 1000 or self._timeout_s
             self._producing.produce(request.produce, frames, finished, wait_s)
         except TopicNotFound:
-            return self._spawn(request, frames, reply, room)
+            return self._spawn(request, frames, reply, room, caller)
         except NotLeader as error:
             if not (request.direct or request.forwarded):
-                return self._spawn(request, frames, reply, room)
+                return self._spawn(request, frames, reply, room, caller)
             finished(error)
         except QuiverError as error:
             finished(error)
         return None
 
     def _spawn(
-        self, request: proto.Request, frames: list[Frame], reply: Reply, room: Room
+        self,
+        request: proto.Request,
+        frames: list[Frame],
+        reply: Reply,
+        room: Room,
+        caller: Caller | None,
     ) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._answer(request, frames, reply, room))
+        task = asyncio.create_task(self._answer(request, frames, reply, room, caller))
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
         return task
 
     async def _answer(
-        self, request: proto.Request, frames: list[Frame], reply: Reply, room: Room
+        self,
+        request: proto.Request,
+        frames: list[Frame],
+        reply: Reply,
+        room: Room,
+        caller: Caller | None,
     ) -> None:
         sent: Sequence[Frame] = ()
         try:
             await room(0)
-            response, sent = await self.call(request, frames, room)
+            response, sent = await self._call_checked(request, frames, room, caller)
         except QuiverError as error:
             response = self.refusal(error)
         except Exception as error:
@@ -157,9 +220,55 @@ class Service:
         reply(response, sent)
 
     async def call(
-        self, request: proto.Request, frames: Sequence[Frame] = (), room: Room = _any_room
+        self,
+        request: proto.Request,
+        frames: Sequence[Frame] = (),
+        room: Room = _any_room,
+        caller: Caller | None = None,
     ) -> Answer:
         """The answer, from here or from the leader; raises refusals."""
+        if self._access is None:
+            return await self._call(request, frames, room, caller)
+        allowance = _allowance_of(caller)
+        if allowance is not None:
+            self._admit(allowance, request, frames)
+        answer = await self._call_checked(request, frames, room, caller)
+        if allowance is not None:
+            allowance.charge(_size_of(*answer), asyncio.get_running_loop().time())
+        return answer
+
+    def _admit(self, allowance: Allowance, request: proto.Request, frames: Sequence[Frame]) -> None:
+        allowance.admit(_size_of(request, frames), asyncio.get_running_loop().time())
+
+    async def _call_checked(
+        self, request: proto.Request, frames: Sequence[Frame], room: Room, caller: Caller | None
+    ) -> Answer:
+        access = self._access
+        if access is None:
+            return await self._call(request, frames, room, caller)
+        code, who = "Cancelled", caller or NOBODY
+        is_change = request.WhichOneof("body") in AUDITED
+        who.changing += is_change
+        try:
+            await access.check(caller, request)
+            answer = await self._call(request, frames, room, caller)
+            code = answer[0].error.code
+            await access.hide(caller, request, answer[0])
+        except QuiverError as error:
+            code = error.code
+            raise
+        finally:
+            who.changing -= is_change
+            self._audit(who, request, code)
+        return answer
+
+    async def call_as_broker(self, request: proto.Request, frames: Sequence[Frame] = ()) -> Answer:
+        """The answer to what this broker asks of its own accord."""
+        return await self.call(request, frames, caller=BROKER)
+
+    async def _call(
+        self, request: proto.Request, frames: Sequence[Frame], room: Room, caller: Caller | None
+    ) -> Answer:
         wait_s = request.timeout_ms / 1000 or self._timeout_s
         deadline = asyncio.get_running_loop().time() + wait_s
         while True:
@@ -173,7 +282,7 @@ class Service:
                     bulky = self._bulky.get(request.WhichOneof("body") or "")
                     if bulky is not None:
                         await room(bulky.bytes_of(request))
-                    answer = await self._forward(error.leader, request, frames, left_s)
+                    answer = await self._forward(error.leader, request, frames, left_s, caller)
                     if answer is not None:
                         return answer
             await asyncio.sleep(_ASK_AGAIN_S)
@@ -190,13 +299,20 @@ class Service:
         return await self._call_here(request, frames, room)
 
     async def _forward(
-        self, node: int, request: proto.Request, frames: Sequence[Frame], left_s: float
+        self,
+        node: int,
+        request: proto.Request,
+        frames: Sequence[Frame],
+        left_s: float,
+        caller: Caller | None,
     ) -> Answer | None:
         """The answer of another broker; None if it turns out that it does not lead either."""
         self._counters.forwarded += 1
         forwarded = proto.Request()
         forwarded.CopyFrom(request)
         forwarded.forwarded = True
+        if self._access is not None:
+            self._access.pass_on(caller, forwarded)
         response, sent = await self._forwarder.forward(node, forwarded, frames, left_s)
         if response.WhichOneof("body") == "error" and response.error.code == "NotLeader":
             return None

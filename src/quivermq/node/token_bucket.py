@@ -1,4 +1,4 @@
-"""Token buckets: a rate with a burst, and a throttle for what waits its turn."""
+"""Token buckets: a rate with a burst, one that may be overdrawn, and a throttle for what waits."""
 
 from collections import deque
 from collections.abc import Callable
@@ -52,6 +52,26 @@ class TokenBucket:
         """How long until any are given, if so many are wanted."""
         self._fill(now_s)
         return max(0.0, self._enough(wanted) - self._tokens) / self.per_second
+
+
+class Overdraft:
+    """A rate of which more may be taken at once than is there: the rest is owed, and nothing may
+    be taken before it is paid. For sizes that are known only when it is too late to refuse."""
+
+    def __init__(self, per_second: float, burst: float, now_s: float) -> None:
+        self._per_second = per_second
+        self._burst_s = burst / per_second
+        self._paid_at_s = now_s - self._burst_s
+        """When all that was taken will have come in, with the burst at hand."""
+
+    def owed_s(self, now_s: float) -> float:
+        """How long until something may be taken; 0: at once."""
+        return max(0.0, self._paid_at_s - now_s)
+
+    def take(self, amount: float, now_s: float) -> None:
+        """Take it, whether it is there or not."""
+        begin_s = max(self._paid_at_s, now_s - self._burst_s)
+        self._paid_at_s = begin_s + amount / self._per_second
 
 
 _BURST_S: Final = 0.1

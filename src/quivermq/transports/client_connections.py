@@ -10,7 +10,7 @@ from typing import Final, cast
 
 from quivermq.batches import Buffer
 from quivermq.errors import Overloaded, QuiverError
-from quivermq.node import Accepted, Counters, Service, address_of
+from quivermq.node import Accepted, AccessControl, Counters, Service, address_of
 from quivermq.transports.session import Session, SessionSettings
 from quivermq.wire import StallWatch
 
@@ -40,10 +40,12 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._moved_at = self._now()
         self.session = Session(
             client_connections.service,
+            client_connections.access,
             client_connections.settings,
             client_connections.cluster_id,
             self._write,
             self._unread,
+            self.close,
             self._now(),
         )
         self._stall = StallWatch(self.session.receiver)
@@ -51,7 +53,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not every loop's transports are known to be what they are.
         self._transport = transport = cast("asyncio.Transport", transport)
-        self.address = address_of(transport)
+        self.address = self.session.address = address_of(transport)
         transport.set_write_buffer_limits(high=self.session.backlog.high_bytes)
         self._client_connections.enter(self)
 
@@ -160,12 +162,14 @@ class ClientConnections:
     def __init__(
         self,
         service: Service,
+        access: AccessControl,
         settings: SessionSettings,
         counters: Counters,
         connections_max: int,
         cluster_id: Callable[[], str],
     ) -> None:
         self.service = service
+        self.access = access
         self.settings = settings
         self.cluster_id = cluster_id
         self.connections: dict[ClientConnection, None] = {}

@@ -3,7 +3,7 @@
 import logging
 from typing import TYPE_CHECKING
 
-from quivermq.node import Broker, LoopWatch, Machine
+from quivermq.node import Broker, LoopWatch, Machine, check_exposure
 from quivermq.settings import BrokerSettings
 from quivermq.transports.client_connections import ClientConnections
 from quivermq.transports.session import SessionSettings
@@ -32,6 +32,7 @@ class Server:
     async def start(self) -> None:
         """Serve. Raises `QuiverError` if it cannot: the directory, an address."""
         settings, broker = self.settings, self.broker
+        check_exposure(settings)
         try:
             await broker.start()
             self.peer_listen = broker.addresses.peer
@@ -60,6 +61,7 @@ class Server:
         settings, broker = self.settings, self.broker
         return ClientConnections(
             broker.service,
+            broker.access,
             SessionSettings(
                 node_id=settings.node_id,
                 limits=broker.limits,

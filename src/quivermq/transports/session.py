@@ -19,10 +19,9 @@ from quivermq.errors import (
     Overloaded,
     QuiverError,
     TooLarge,
-    Unauthenticated,
     UnsupportedFormat,
 )
-from quivermq.node import Service
+from quivermq.node import AccessControl, Caller, Challenge, Service
 from quivermq.transports.backlog import Backlog
 from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
@@ -46,6 +45,7 @@ logger = logging.getLogger("quivermq.session")
 
 FEATURES: Final = ("produce", "fetch", "offsets", "groups", "cluster")
 _ENVELOPE_BYTES: Final = 1 << 20
+_DOOR: Final = "tcp"
 _NO_REQUEST: Final = 0
 """The id of what is said about the connection rather than in answer to a request."""
 
@@ -74,17 +74,27 @@ class Session:
     def __init__(
         self,
         service: Service,
+        access: AccessControl,
         settings: SessionSettings,
         cluster_id: Callable[[], str],
         write: Callable[[list[Buffer]], None],
         unread: Callable[[], int],
+        hang_up: Callable[[], None],
         now: float,
     ) -> None:
         self.receiver = Receiver(HELLO_BYTES_MAX)
         self.backlog = Backlog(settings.unread_bytes_max, unread)
         self.client = ""
+        self.address = ""
+        """Where the connection comes from."""
         self.is_closed = False
         self._service = service
+        self._access = access
+        self._hang_up = hang_up
+        self._hello = proto.Request()
+        self._protocol = PROTOCOL_MIN
+        self._challenge: Challenge | None = None
+        self._caller: Caller | None = None
         self.settings = settings
         self._cluster_id = cluster_id
         self._write = write
@@ -136,6 +146,8 @@ class Session:
         body = request.WhichOneof("body")
         if body == "hello":
             self._greet(request)
+        elif body == "prove":
+            self._prove(request)
         elif not self.client:
             self._end(request.id, InvalidRequest("the first request must be hello"))
         elif body == "cancel":
@@ -146,7 +158,7 @@ class Session:
             self._begin(request, found)
 
     def _greet(self, request: proto.Request) -> None:
-        hello, settings = request.hello, self.settings
+        hello = request.hello
         try:
             self.receiver.check_protocol(hello.protocol)
         except QuiverError as error:
@@ -162,19 +174,69 @@ class Session:
                     "upgrade the older one"
                 ),
             )
-        if hello.token:
-            # A token that is not checked would look like protection.
-            self._end(
-                request.id,
-                Unauthenticated(
-                    "this broker has no users, and cannot check a token: connect without one, and "
-                    "let only those reach its ports who may use it"
-                ),
+        self._hello, self._protocol = request, protocol
+        challenge = self._access.challenge(hello.nonce) if hello.nonce else None
+        if challenge is not None:
+            self._challenge = challenge
+            asked = proto.Challenge(nonce=challenge.nonce, proof=challenge.proof)
+            self._send(proto.Response(id=request.id, challenge=asked), ())
+        else:
+            self._sign_in(request)
+
+    def _sign_in(self, request: proto.Request) -> None:
+        token, address = request.hello.token, self.address
+        try:
+            caller = self._access.sign_in_now(token, address, _DOOR, self._end_by_access)
+        except QuiverError as error:
+            self._end(request.id, error)
+        if caller is not None:
+            self._welcome(caller)
+        elif self._open:
+            self._end(request.id, InvalidRequest("hello is said once, before anything else"))
+        else:
+            task = asyncio.create_task(self._sign_in_later(request), name="sign in")
+            self._open[request.id] = (task, 0)
+
+    async def _sign_in_later(self, request: proto.Request) -> None:
+        """The broker has to ask others first whether it knows all users."""
+        try:
+            caller = await self._access.sign_in(
+                request.hello.token, self.address, _DOOR, self._end_by_access
             )
+        except QuiverError as error:
+            self._close_request(request.id)
+            self.refuse(error, request.id)
+            self._hang_up()
+            return
+        if self._close_request(request.id):
+            self._welcome(caller)
+        else:
+            self._access.sign_out(caller)
+
+    def _prove(self, request: proto.Request) -> None:
+        """A broker answers its challenge, once."""
+        challenge, self._challenge = self._challenge, None
+        try:
+            if challenge is None:
+                raise InvalidRequest("there is no challenge that this could be the answer to")
+            challenge.check(request.prove.proof)
+        except QuiverError as error:
+            self._end(request.id, error)
+        self._welcome(Caller(None, self.address, _DOOR, is_broker=True))
+
+    def _end_by_access(self, error: QuiverError) -> None:
+        self.refuse(error)
+        self._hang_up()
+
+    def _welcome(self, caller: Caller) -> None:
+        settings, request = self.settings, self._hello
+        if self._caller is not None:
+            self._access.sign_out(self._caller)
+        self._caller = caller
         self.receiver.allow(settings.packet_bytes_max)
-        self.client = hello.client[:200] or "unnamed"
+        self.client = request.hello.client[:200] or "unnamed"
         welcome = proto.Welcome(
-            protocol=protocol,
+            protocol=self._protocol,
             version=quivermq.__version__,
             features=FEATURES,
             node=settings.node_id,
@@ -206,7 +268,7 @@ class Session:
         self._open[number] = (None, size)
         self._open_bytes += size
         room = partial(self.backlog.room, number)
-        task = self._service.submit(request, frames, self._reply, room)
+        task = self._service.submit(request, frames, self._reply, room, self._caller)
         if task is not None and number in self._open:
             self._open[number] = (task, size)
 
@@ -256,6 +318,8 @@ class Session:
     def close(self) -> None:
         """The connection is gone: cancel what is open."""
         self.is_closed = True
+        if self._caller is not None:
+            self._access.sign_out(self._caller)
         for task, _ in self._open.values():
             if task is not None:
                 task.cancel()

@@ -91,10 +91,15 @@ class Cluster:
         self.nodes[node_id] = node
         return node
 
-    def _addresses(self, node_id: int) -> dict[str, str]:
+    def _addresses(self, node_id: int) -> dict[str, Any]:
         if self._hosts is not None:
             host = self._hosts.address(f"node-{node_id}")
-            return {"listen": f"{host}:{_PORT}", "peer_listen": f"{host}:{_PEER_PORT}"}
+            return {
+                "listen": f"{host}:{_PORT}",
+                "peer_listen": f"{host}:{_PEER_PORT}",
+                # Only the hosts of this cluster reach these addresses.
+                "insecure": True,
+            }
         listen, peer_listen = HeldPort(), HeldPort()
         self._ports += (listen, peer_listen)
         return {"listen": listen.address, "peer_listen": peer_listen.address}

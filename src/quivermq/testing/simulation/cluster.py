@@ -142,6 +142,7 @@ class SimulatedCluster:
                 "listen": f"{host}:{_CLIENT_PORT}",
                 "peer_listen": f"{host}:{_PEER_PORT}",
                 "http": "",
+                "insecure": True,
                 **self._settings,
                 **more,
             }
