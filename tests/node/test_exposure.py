@@ -37,6 +37,14 @@ def test_users_alone_are_not_enough_since_tokens_travel_in_the_open() -> None:
         check_exposure(BrokerSettings(listen="0.0.0.0:1", users=True))
 
 
+def test_tls_and_users_are_enough() -> None:
+    everywhere = {"listen": "0.0.0.0:1", "http": "0.0.0.0:2", "peer_listen": "0.0.0.0:3"}
+    tls = {"tls_cert": "cert.pem", "tls_key": "key.pem", "tls_ca": "ca.pem", "peer_tls": True}
+    check_exposure(BrokerSettings.model_validate({**everywhere, **tls, "users": True}))
+    with pytest.raises(InvalidRequest, match=r"without --users;"):
+        check_exposure(BrokerSettings.model_validate({**everywhere, **tls, **SECRET}))
+
+
 def test_insecure_allows_it_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         check_exposure(BrokerSettings(listen="0.0.0.0:1", insecure=True))

@@ -18,6 +18,7 @@ from quivermq.node.forwarding import Forwarding
 from quivermq.transports import Server
 from quivermq.wire import PROTOCOL, Receiver, packet, parse_peer_hello, proto
 from tests.node.cluster_stage import Brokers, cluster, free_addresses
+from tests.tls.stage import Certificates
 from tests.transports.stage import Talker, on_loop, on_served_loop, settings, until
 
 SECRET = "the secret of this cluster"
@@ -75,6 +76,22 @@ async def test_every_broker_knows_users_and_passes_requests_on_under_their_names
 
 
 @on_served_loop
+async def test_users_the_secret_and_tls_work_together(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path / "tls")
+    given = {**GUARDED, **certificates.settings(mutual=True)}
+    async with cluster(tmp_path, **given) as brokers:
+        one, two = brokers.running[1], brokers.running[2]
+        ca = str(certificates.ca)
+        async with quivermq.aio.connect(one.listen, tls=ca) as anonymous:
+            token = await anonymous.users.add("root")
+            await anonymous.users.grant("root", "admin")
+        # Passed on to the leader by one of the two.
+        for server in (one, two):
+            async with quivermq.aio.connect(server.listen, tls=ca, token=token) as root:
+                await root.create_topic(f"orders{server.broker.settings.node_id}", replication=3)
+
+
+@on_served_loop
 async def test_what_brokers_pass_on_is_checked_again_where_it_is_answered(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (brokers, admin):
         await admin.users.add("bob")
@@ -82,7 +99,9 @@ async def test_what_brokers_pass_on_is_checked_again_where_it_is_answered(tmp_pa
             server for server in brokers.running.values() if server.broker.metadata.is_leader
         )
         secret = ClusterSecret(SECRET.encode(), CLIENT_LISTENER)
-        forwarding = Forwarding(lambda _: leader.listen, leader.broker.limits, "broker 9", secret)
+        forwarding = Forwarding(
+            lambda _: leader.listen, leader.broker.limits, "broker 9", secret=secret
+        )
 
         async def ask(user: str, name: str) -> str:
             request = proto.Request(forwarded=True, user=user)
@@ -195,7 +214,7 @@ async def test_an_impostor_at_the_address_of_a_broker_is_not_sent_anything(tmp_p
     host, port = split_address(address)
     server = await asyncio.start_server(impostor, host, port)
     secret = ClusterSecret(SECRET.encode(), CLIENT_LISTENER)
-    forwarding = Forwarding(lambda _: address, DEFAULT_LIMITS, "broker 1", secret)
+    forwarding = Forwarding(lambda _: address, DEFAULT_LIMITS, "broker 1", secret=secret)
     request = proto.Request(forwarded=True, produce=proto.Produce(topic="secret-topic"))
     for _ in range(connections):
         with pytest.raises((Unauthenticated, ConnectionFailed)):
