@@ -26,7 +26,7 @@ MISSING = (
 )
 _SEALED_SHARE = 0.7
 _OWN_CHANGES_SHARE = 0.4
-_NOISY = {"http": ["quivermq.transports.http", "quivermq.wire", "uvicorn.protocols.http"]}
+_NOISY = {"http": ["quivermq.transports.http", "quivermq.wire", "h11"]}
 """Targets with a broker that works meanwhile: only these modules tell inputs from each other."""
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quivermq.transports import Server
-from quivermq.transports.http.protocol import BoundedProtocol
+from quivermq.transports.http.connection import HttpConnection
 from tests.fuzz.target import INPUT_BYTES_MAX, Target
 from tests.transports.stage import PATIENCE_S, Talker, make_topic, settings, until
 
@@ -27,7 +27,21 @@ _PAGES = (
     b"/v1/topics/orders",
     b"/v1/topics/none?x=%41",
     b"/nothing/%2e%2e/here",
+    b"/v1/topics/orders/partitions/0/messages?offset=0&limit=5&encoding=base64",
+    b"/v1/topics/orders/groups/g/stream",
+    b"/v1/topics/orders/dead-letters",
 )
+_POST = (
+    b"POST /v1/topics/orders/%s HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\n\r\n%s"
+)
+_BODIES = {
+    b"messages": b'{"messages":[{"value":"a","key":"k","headers":{"h":"1"},"priority":3}]}',
+    b"groups/g/poll": b'{"max_messages":10,"wait":0}',
+    b"groups/g/ack": b'{"leases":[{"partition":0,"lease":"%032x","offsets":["1",2]}]}' % 17,
+    b"groups/g/seek": b'{"to":"@1","partition":0}',
+    b"dead-letters/redrive": b"{}",
+}
 _OTHERS = (
     b"HEAD /health HTTP/1.0\r\n\r\n",
     b"POST /health HTTP/1.1\r\ncontent-length: 5\r\n\r\nhello" + _GET % b"/ready",
@@ -43,8 +57,12 @@ _OTHERS = (
 def _samples() -> list[bytes]:
     """How many bytes arrive at a time, by the first one, then what arrives."""
     return [b"\x00" + _GET % page for page in _PAGES] + [
-        bytes([size]) + said for said in _OTHERS for size in (0, 7)
+        bytes([size]) + said for said in (*_OTHERS, *_posts()) for size in (0, 7)
     ]
+
+
+def _posts() -> list[bytes]:
+    return [_POST % (path, len(body), body) for path, body in _BODIES.items()]
 
 
 def _read(data: bytes) -> None:
@@ -75,6 +93,11 @@ class _Transport(asyncio.Transport):
 
     def resume_reading(self) -> None: ...
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def can_write_eof(self) -> bool:
+        return False
+
     def get_write_buffer_size(self) -> int:
         return 0
 
@@ -98,7 +121,7 @@ class _Stage:
 
     def __init__(self) -> None:
         self._failures = _Failures()
-        for name in ("quivermq", "uvicorn.error", "asyncio"):
+        for name in ("quivermq", "asyncio"):
             logging.getLogger(name).addHandler(self._failures)
         self._folder = tempfile.TemporaryDirectory()
         self._loop = asyncio.new_event_loop()
@@ -111,8 +134,7 @@ class _Stage:
         talker = await Talker.in_memory(self._server)
         await make_topic(talker, "orders")
         assert self._server._http is not None
-        listener = self._server._http._server
-        self._config, self._state = listener.config, listener.server_state
+        self._serving = self._server._http.serving
 
     def hear(self, data: bytes) -> None:
         # Other targets in this process have their errors logged too.
@@ -125,27 +147,27 @@ class _Stage:
 
     async def _talk(self, data: bytes) -> _Transport:
         transport = _Transport()
-        protocol = BoundedProtocol(self._config, self._state, {}, self._loop)
+        protocol = HttpConnection(self._serving)
         protocol.connection_made(transport)
         for piece in _pieces(data):
             protocol.data_received(piece)
             await asyncio.sleep(0)
-        await self._finish_tasks(transport)
+        await self._finish_tasks(protocol, transport)
         protocol.eof_received()
         protocol.connection_lost(None)
-        await self._finish_tasks(transport)
-        assert protocol not in self._state.connections
+        await self._finish_tasks(protocol, transport)
+        assert protocol not in self._serving.connections
         return transport
 
-    async def _finish_tasks(self, transport: _Transport) -> None:
+    async def _finish_tasks(self, protocol: HttpConnection, transport: _Transport) -> None:
         """Let requests be answered. One whose body does not come waits until its client is gone."""
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(200):
-                if not self._state.tasks:
+                if protocol.task is None or protocol.task.done():
                     return
                 await asyncio.sleep(0)
             if transport.is_closing():
-                await asyncio.wait(self._state.tasks)
+                await asyncio.wait([protocol.task])
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:

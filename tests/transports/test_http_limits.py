@@ -9,6 +9,7 @@ import pytest
 
 from quivermq.addresses import split_address
 from quivermq.transports import Server
+from tests.tls.stage import Certificates
 from tests.transports.browser import Wire, get
 from tests.transports.stage import Talker, make_topic, on_served_loop, serving, store, until
 
@@ -66,8 +67,8 @@ async def test_a_body_above_the_limit_is_refused(tmp_path: Path) -> None:
         b"\x00\x01\x02 nonsense\r\n\r\n",
         b"GET\r\n\r\n",
         # The parser takes these as requests; only their address is none.
-        b"CONNECT other:443 HTTP/1.1\r\n\r\n",
-        b"GET http://[/health HTTP/1.1\r\n\r\n",
+        b"CONNECT other:443 HTTP/1.1\r\nhost: other\r\n\r\n",
+        b"GET http://[/health HTTP/1.1\r\nhost: x\r\n\r\n",
     ],
 )
 @on_served_loop
@@ -83,6 +84,27 @@ async def test_a_refusal_is_never_taken_for_the_answer_to_an_earlier_request(
     async with serving(tmp_path, http=ANYWHERE, http_body_bytes_max=1_000) as server:
         wire = await Wire.to(server)
         wire.say(HEALTH + b"\r\n" + HEALTH + b"content-length: 2000\r\n\r\n" + b"x" * 2_000)
+        assert (await wire.answer()).status == 200
+        assert (await wire.answer()).status == 413
+        assert await wire.is_ended()
+        await wire.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET /health HTTP/1.0\r\n\r\nnonsense\r\n\r\n",
+        HEALTH + b"connection: close\r\n\r\n\r\n\r\n",
+    ],
+)
+@on_served_loop
+async def test_what_stands_behind_the_last_request_is_not_heard(
+    tmp_path: Path, said: bytes
+) -> None:
+    async with serving(tmp_path, http=ANYWHERE) as server:
+        wire = await Wire.to(server)
+        wire.say(said)
+        assert (await wire.answer()).status == 200
         assert await wire.is_ended()
         await wire.close()
 
@@ -125,7 +147,7 @@ async def test_one_client_too_many_is_refused(tmp_path: Path) -> None:
         assert (await wires[0].answer()).status == 200
         assert await refusal(server, b"") == (503, "Overloaded")
         await wires[0].close()
-        connections = server._http._server.server_state.connections  # type: ignore[union-attr]
+        connections = server._http.serving.connections  # type: ignore[union-attr]
         await until(lambda: len(connections) == 1)
         assert (await get(server, "/health")).status == 200
         await wires[1].close()
@@ -149,7 +171,8 @@ async def test_one_address_cannot_have_all_connections(tmp_path: Path) -> None:
             await wire.close()
 
 
-COSTLY = {"/v1/topics/{topic}": "/v1/topics/orders"}
+PLACE = {"topic": "orders", "group": "billing", "partition": "0", "offset": "0"}
+ENDLESS = "/v1/topics/{topic}/groups/{group}/stream"
 
 
 @on_served_loop
@@ -160,13 +183,16 @@ async def test_no_page_holds_the_loop(tmp_path: Path) -> None:
     async with serving(tmp_path, http=ANYWHERE) as server:
         talker = await Talker.in_memory(server)
         await make_topic(talker, partitions=200)
-        app = server._http._server.config.app  # type: ignore[union-attr]
-        paths = [route.path for route in app.routes]
+        documented = (await get(server, "/openapi.json")).json["paths"]
+        paths = ["/docs", *(path for path in documented if "get" in documented[path])]
+        paths.remove(ENDLESS)
         assert "/v1/topics" in paths
         for path in paths:
-            pages = [get(server, COSTLY.get(path, path)) for _ in range(10)]
+            pages = [get(server, path.format(**PLACE)) for _ in range(10)]
+            # There is no such group, and no such letter.
+            expected = 404 if "{group}" in path or "{offset}" in path else 200
             for page in await asyncio.gather(*pages):
-                assert page.status == 200, path
+                assert page.status == expected, path
         # What took too long is found by the budget that all tests have.
         assert server.broker.counters.stalls.count == 0
         talker.close()
@@ -186,9 +212,33 @@ async def test_a_client_that_takes_no_answers_is_disconnected_and_the_broker_goe
         await loop.sock_connect(place, split_address(server.http))
         # Far more than the system takes on the way.
         await loop.sock_sendall(place, b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n" * 400)
-        connections = server._http._server.server_state.connections  # type: ignore[union-attr]
-        await until(lambda: any(one.flow.write_paused for one in connections))
+        connections = server._http.serving.connections  # type: ignore[union-attr]
+        await until(lambda: any(one.is_write_paused for one in connections))
         while connections:
             await store(talker, b"x")
-            assert sum(one.transport.get_write_buffer_size() for one in connections) < 1 << 20
+            assert sum(one.unwritten_bytes for one in connections) < 1 << 20
         place.close()
+
+
+@on_served_loop
+async def test_with_tls_the_same_limits_hold(tmp_path: Path) -> None:
+    """Also for those who do not complete their handshake, or do not begin one."""
+    certificates = Certificates(tmp_path / "tls")
+    secure = {**certificates.settings(), "http_timeout_ms": 600}
+    async with serving(tmp_path / "data", http=ANYWHERE, **secure) as server:
+        place = split_address(server.http)
+        encrypted = Wire(*await asyncio.open_connection(*place, ssl=certificates.client()))
+        encrypted.say(HEALTH + b"\r\n")
+        assert (await encrypted.answer()).status == 200
+        encrypted.say(HEALTH)
+        assert (await encrypted.answer()).status == 408
+        await encrypted.close()
+        plain = await Wire.to(server)
+        plain.say(HEALTH + b"\r\n")
+        page = await plain.answer()
+        assert (page.status, page.json["error"]["code"]) == (400, "ConnectionFailed")
+        assert "https" in page.json["error"]["message"]
+        await plain.close()
+        silent = await Wire.to(server)
+        assert await silent.is_ended()
+        await silent.close()

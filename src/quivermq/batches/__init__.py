@@ -13,6 +13,7 @@ from quivermq.batches.decode import (
     decode_messages,
 )
 from quivermq.batches.encode import Compression, Origin, encode_batch, encode_batches
+from quivermq.batches.envelope import is_plain
 from quivermq.batches.frame import Frame
 from quivermq.batches.header import (
     HEADER_BYTES,
@@ -66,6 +67,7 @@ __all__ = [
     "decode_messages",
     "encode_batch",
     "encode_batches",
+    "is_plain",
     "lone_value",
     "schema_of",
 ]

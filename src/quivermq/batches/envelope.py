@@ -77,6 +77,19 @@ def _check(body: Buffer, count: int, codec: Codec | None, decoded_bytes: int) ->
         _check_decoded(memoryview(body)[data_start:], places, decoded_bytes)
 
 
+def is_plain(metadata: Buffer) -> bool:
+    """Whether the metadata of an Arrow message is that of a record batch without compression."""
+    view = memoryview(metadata)
+    try:
+        _, header_type, header, _ = _fields(view, _U32.unpack_from(view)[0])
+        if not header_type or view[header_type] != _RECORD_BATCH:
+            return False
+        *_, compression = _fields(view, _follow(view, header))
+    except (struct.error, IndexError) as error:
+        raise Corrupt(f"the Arrow message's metadata points outside it: {error}") from error
+    return not compression
+
+
 def _follow(metadata: memoryview, at: int) -> int:
     """Where the relative reference at `at` leads; a field that is absent leads nowhere."""
     if not at:

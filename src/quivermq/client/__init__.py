@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     )
     from quivermq.client.client import Client, connect
     from quivermq.client.connect_options import ConnectOptions
+    from quivermq.client.core import Core
     from quivermq.client.cursor import parse_place
-    from quivermq.client.decode import SCHEMA
+    from quivermq.client.decode import SCHEMA, messages_of
     from quivermq.client.group_models import (
         DeadLetter,
         DelayedInfo,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         MemberInfo,
     )
     from quivermq.client.models import (
+        UNCHANGED,
         BatchReceipt,
         ClusterInfo,
         LevelInfo,
@@ -40,18 +42,21 @@ if TYPE_CHECKING:
         UpgradeInfo,
     )
     from quivermq.client.offsets import Held, TopicOffsets
+    from quivermq.client.producer.bulk import BulkColumns, Layout
     from quivermq.client.producer.copy import BatchCache
     from quivermq.client.producer.delivery import Delivery
     from quivermq.client.producer.partitioner import partition_of
+    from quivermq.client.producer.produce import not_before_ms
     from quivermq.client.producer.producer import AsyncProducer, Producer
     from quivermq.client.reader import AsyncReader, ReadChunk, Reader
     from quivermq.client.shared.aio_subscription import AsyncSubscription
+    from quivermq.client.shared.consumer import SharedConsumer
     from quivermq.client.shared.leased_message import AsyncLeasedMessage, LeasedMessage
     from quivermq.client.shared.leased_table import AsyncLeasedTable, LeasedTable
-    from quivermq.client.shared.poll_result import LEASED_SCHEMA
+    from quivermq.client.shared.poll_result import LEASED_SCHEMA, messages_of_runs
     from quivermq.client.shared.subscription import Subscription
     from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
-    from quivermq.client.transport import Connection
+    from quivermq.client.transport import Connection, Reply
     from quivermq.client.user_admin import AsyncUsers, GrantInfo, UserInfo, Users
 
 # By module, so that a user of one part (a broker needs a transport) does not load them all.
@@ -63,6 +68,15 @@ _PLACES = {
     "Connection": "transport",
     "LEASED_SCHEMA": "shared.poll_result",
     "SCHEMA": "decode",
+    "UNCHANGED": "models",
+    "BulkColumns": "producer.bulk",
+    "Core": "core",
+    "Layout": "producer.bulk",
+    "Reply": "transport",
+    "SharedConsumer": "shared.consumer",
+    "messages_of": "decode",
+    "messages_of_runs": "shared.poll_result",
+    "not_before_ms": "producer.produce",
     "AsyncClient": "aio_client",
     "AsyncLeasedMessage": "shared.leased_message",
     "AsyncLeasedTable": "shared.leased_table",
@@ -113,6 +127,7 @@ _PLACES = {
 __all__ = [
     "LEASED_SCHEMA",
     "SCHEMA",
+    "UNCHANGED",
     "AsyncClient",
     "AsyncConsumer",
     "AsyncLeasedMessage",
@@ -126,11 +141,13 @@ __all__ = [
     "AsyncioTransport",
     "BatchCache",
     "BatchReceipt",
+    "BulkColumns",
     "Client",
     "ClusterInfo",
     "ConnectOptions",
     "Connection",
     "Consumer",
+    "Core",
     "DeadLetter",
     "DelayedInfo",
     "Delivery",
@@ -138,6 +155,7 @@ __all__ = [
     "GroupInfo",
     "GroupPartitionInfo",
     "Held",
+    "Layout",
     "LeasedMessage",
     "LeasedTable",
     "LevelInfo",
@@ -151,8 +169,10 @@ __all__ = [
     "Reader",
     "RebalanceInfo",
     "Receipt",
+    "Reply",
     "Retention",
     "Retry",
+    "SharedConsumer",
     "Subscription",
     "TopicInfo",
     "TopicOffsets",
@@ -161,6 +181,9 @@ __all__ = [
     "Users",
     "connect",
     "first_answered",
+    "messages_of",
+    "messages_of_runs",
+    "not_before_ms",
     "parse_place",
     "partition_of",
 ]

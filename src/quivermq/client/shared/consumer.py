@@ -27,9 +27,10 @@ RELEASE_SECONDS: Final = 2.0
 class SharedConsumer:
     """One consumer of shared groups: polls, settles, and releases its leases."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, begun: set[tuple[str, str]] | None = None) -> None:
+        """Consumers that share `begun` create a group once, and not each of them."""
         self.held_leases = HeldLeases()
-        self.polling = Poller(router, self.held_leases)
+        self.polling = Poller(router, self.held_leases, begun)
         self.settling = Settler(router, self.held_leases)
         self._router = router
 

@@ -81,12 +81,17 @@ NOTHING: Final = PollResult([])
 class Poller:
     """The part of a client that leases messages."""
 
-    def __init__(self, router: Router, held_leases: HeldLeases) -> None:
+    def __init__(
+        self,
+        router: Router,
+        held_leases: HeldLeases,
+        begun: set[tuple[str, str]] | None = None,
+    ) -> None:
         self._router = router
         self._held_leases = held_leases
         self._turns = count()
         # Topics and groups of which all leaders were asked.
-        self._begun: set[tuple[str, str]] = set()
+        self._begun: set[tuple[str, str]] = set() if begun is None else begun
 
     async def poll(self, request: PollRequest) -> list[LeasedRun]:
         """Lease messages as soon as there are any; none if none came for as long as it waits."""

@@ -1,117 +1,48 @@
-"""The routes of the HTTP API: each asks the broker's one `Service`, like every other transport."""
+"""The HTTP API as an application: its routes, its errors, its documents."""
 
+import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any, Final
 
-from fastapi import FastAPI, Path, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, RedirectResponse
-from pydantic import BaseModel
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import compile_path
 
 import quivermq
-from quivermq.client import ClusterInfo, TopicInfo
 from quivermq.errors import InvalidRequest, QuiverError
-from quivermq.node import Broker
+from quivermq.transports.http.backend import Backend
+from quivermq.transports.http.bodies import ProduceBody
+from quivermq.transports.http.dead_letters import DeadLetterRoutes
 from quivermq.transports.http.docs_page import docs_page
-from quivermq.transports.http.models import (
-    ClusterAnswer,
-    ErrorAnswer,
-    HealthAnswer,
-    ReadyAnswer,
-    TopicAnswer,
-    TopicsAnswer,
-)
-from quivermq.transports.http.statuses import error_answer, status_of
+from quivermq.transports.http.gate import Gate
+from quivermq.transports.http.groups import GroupRoutes, status_override
+from quivermq.transports.http.leases import Leases
+from quivermq.transports.http.messages import MessageRoutes
+from quivermq.transports.http.operating import OperatingRoutes
+from quivermq.transports.http.statuses import refused, status_of
+from quivermq.transports.http.stream import StreamRoute
+from quivermq.transports.http.topics import TopicRoutes
 from quivermq.transports.metrics import Metrics
-from quivermq.wire import error_from_proto, error_to_proto, proto
+from quivermq.wire import error_to_proto
 
 logger = logging.getLogger("quivermq.http")
 
 _DESCRIPTION: Final = (
-    "Health, metrics and the state of a QuiverMQ broker and its cluster. Every broker answers "
-    "for the whole cluster. 64-bit numbers are strings. Errors have a fitting status and say what "
-    "to do."
+    "Topics, messages and groups of a QuiverMQ cluster, and the state of its brokers. Every broker "
+    "answers for the whole cluster. 64-bit numbers are strings. Errors have a fitting status and "
+    "say what to do."
 )
-_TIMEOUT_MS: Final = 5_000
-_METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-_ERROR: Final[dict[str, Any]] = {"model": ErrorAnswer}
+_PROBLEMS_MAX: Final = 10
 
 
-class Json(Response):
-    """A model as it is: it was checked when it was made."""
-
-    media_type = "application/json"
-
-    def __init__(self, model: BaseModel, status: int = 200) -> None:
-        super().__init__(model.model_dump_json(), status)
-
-
-class Routes:
-    """The handlers of all routes."""
-
-    def __init__(self, broker: Broker, metrics: Metrics) -> None:
-        self._broker = broker
-        self._metrics = metrics
-
-    async def health(self) -> Response:
-        """Whether the broker runs: for a supervisor that restarts it otherwise."""
-        broker = self._broker
-        return Json(
-            HealthAnswer(
-                node=broker.settings.node_id,
-                cluster_id=broker.membership.cluster_id,
-                version=quivermq.__version__,
-            )
-        )
-
-    async def ready(self) -> Response:
-        """Whether the broker can be sent work: for a load balancer."""
-        broker = self._broker
-        unready = broker.unready
-        if unready is not None:
-            return refused(error_to_proto(unready), 503)
-        return Json(ReadyAnswer(node=broker.settings.node_id, leader=broker.metadata.leader))
-
-    async def metrics(self) -> Response:
-        """Everything that this broker counts, in the text format of Prometheus."""
-        return Response(await self._metrics.text(), media_type=_METRICS_TYPE)
-
-    async def cluster(self) -> Response:
-        """The brokers of the cluster, as this one sees them."""
-        found = await self._ask(proto.Request(map=proto.MapQuery(brokers_only=True)))
-        return Json(ClusterAnswer.model_validate(ClusterInfo.of(found.map)))
-
-    async def topics(self) -> Response:
-        """All topics with their partitions."""
-        found = await self._ask(proto.Request(describe_topics=proto.DescribeTopics()))
-        parts = []
-        async with self._broker.partitions.slices.turn() as turn:
-            for topic in found.topics_described.topics:
-                model = TopicAnswer.model_validate(TopicInfo.of(topic))
-                parts.append(model.model_dump_json())
-                await turn.rest()
-        # A `TopicsAnswer`, made in parts.
-        return Response(f'{{"topics":[{",".join(parts)}]}}', media_type="application/json")
-
-    async def topic(
-        self, topic: str = Path(description="The name of the topic.", examples=["orders"])
-    ) -> Response:
-        """One topic with its partitions."""
-        asked = proto.DescribeTopics(topics=[topic])
-        found = await self._ask(proto.Request(describe_topics=asked))
-        return Json(TopicAnswer.model_validate(TopicInfo.of(found.topics_described.topics[0])))
-
-    async def _ask(self, request: proto.Request) -> proto.Response:
-        request.timeout_ms = _TIMEOUT_MS
-        response, _ = await self._broker.service.call(request, [])
-        if response.WhichOneof("body") == "error":
-            raise error_from_proto(response.error)
-        return response
-
-
-def make_app(broker: Broker, metrics: Metrics) -> FastAPI:
-    """The ASGI application of one broker."""
+def make_app(backend: Backend, metrics: Metrics) -> FastAPI:
+    """The application of one broker. Takes a while: in a thread, not on the loop."""
     app = FastAPI(
         title="QuiverMQ",
         version=quivermq.__version__,
@@ -119,86 +50,125 @@ def make_app(broker: Broker, metrics: Metrics) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
+        openapi_url=None,
     )
-    routes = Routes(broker, metrics)
-    unready: dict[int | str, dict[str, Any]] = {503: _ERROR}
-    missing: dict[int | str, dict[str, Any]] = {404: _ERROR, 503: _ERROR}
-    text: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}}}
-    add = app.add_api_route
-    add("/health", routes.health, response_model=HealthAnswer, tags=["operating"])
-    add("/ready", routes.ready, response_model=ReadyAnswer, responses=unready, tags=["operating"])
-    add(
-        "/metrics",
-        routes.metrics,
-        response_class=Response,
-        responses=text,
-        tags=["operating"],
-    )
-    add(
-        "/v1/cluster",
-        routes.cluster,
-        response_model=ClusterAnswer,
-        responses=unready,
-        tags=["cluster"],
-    )
-    add(
-        "/v1/topics", routes.topics, response_model=TopicsAnswer, responses=unready, tags=["topics"]
-    )
-    add(
-        "/v1/topics/{topic}",
-        routes.topic,
-        response_model=TopicAnswer,
-        responses=missing,
-        tags=["topics"],
-    )
+    methods: dict[str, set[str]] = {}
+    leases = Leases(backend)
+    for routes in (
+        OperatingRoutes(backend, metrics),
+        TopicRoutes(backend),
+        MessageRoutes(backend),
+        StreamRoute(backend, leases),
+        GroupRoutes(backend, leases),
+        DeadLetterRoutes(backend),
+    ):
+        router = routes.router()
+        # As they are: routers that are included are worked out anew at the first request.
+        app.router.routes.extend(router.routes)
+        for route in router.routes:
+            if isinstance(route, APIRoute):
+                methods.setdefault(route.path, set()).update(route.methods or ())
+    _document(app)
     _add_pages(app)
-    _add_errors(app, broker)
+    _add_errors(app, backend, methods)
+    app.add_middleware(Gate)
     return app
 
 
 def _add_pages(app: FastAPI) -> None:
+    making = asyncio.Lock()
+
+    async def document() -> dict[str, Any]:
+        # It takes longer to make than the loop may be held.
+        async with making:
+            if app.openapi_schema is None:
+                await asyncio.to_thread(app.openapi)
+        return app.openapi()
+
+    async def openapi() -> JSONResponse:
+        return JSONResponse(await document())
+
     async def docs() -> HTMLResponse:
-        return HTMLResponse(docs_page(app.openapi()))
+        return HTMLResponse(docs_page(await document()))
 
     async def start() -> RedirectResponse:
         return RedirectResponse("/docs")
 
+    app.add_api_route("/openapi.json", openapi, include_in_schema=False)
     app.add_api_route("/docs", docs, include_in_schema=False)
     app.add_api_route("/", start, include_in_schema=False)
 
 
-def _add_errors(app: FastAPI, broker: Broker) -> None:
+def _document(app: FastAPI) -> None:
+    """Complete the OpenAPI document: the errors that are answered, and no others."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = generate()
+            schemas = document["components"]["schemas"]
+            for route in (each for path in document["paths"].values() for each in path.values()):
+                # Answered with 400, in the shape of all errors.
+                route["responses"].pop("422", None)
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            # Read from the body by the route itself, as one of two types.
+            body = ProduceBody.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas.update(body.pop("$defs"))
+            schemas["ProduceBody"] = body
+        return app.openapi_schema or {}
+
+    app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation has it
+
+
+def _add_errors(app: FastAPI, backend: Backend, methods: Mapping[str, set[str]]) -> None:
     """Whatever goes wrong looks the same."""
 
     async def quiver_error(_: Request, error: Exception) -> Response:
         known = error if isinstance(error, QuiverError) else QuiverError(str(error))
-        return refused(broker.service.refusal(known).error, status_of(known))
+        status = status_override(known) or status_of(known)
+        return refused(backend.service.refusal(known).error, status)
 
     async def http_error(request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 500
         what = f"{request.method} {request.url.path}"
-        known = InvalidRequest(f"there is no {what}: see /docs for what there is")
-        return refused(error_to_proto(known), status, getattr(error, "headers", None))
+        text = f"there is no {what}: see /docs for what there is"
+        if status not in {404, 405}:
+            text = str(getattr(error, "detail", error))
+        allowed = _allowed(methods, request.url.path) if status == 405 else ""
+        headers = {"allow": allowed} if allowed else getattr(error, "headers", None)
+        return refused(error_to_proto(InvalidRequest(text)), status, headers)
 
     async def misfit(_: Request, error: Exception) -> Response:
-        found = error.errors() if isinstance(error, RequestValidationError) else []
-        text = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found)
-        return refused(error_to_proto(InvalidRequest(text)), 400)
+        found = (
+            error.errors() if isinstance(error, RequestValidationError | ValidationError) else []
+        )
+        text = "; ".join(
+            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:_PROBLEMS_MAX]
+        )
+        return refused(error_to_proto(InvalidRequest(_printable(text))), 400)
 
     async def failure(request: Request, error: Exception) -> Response:
-        logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        if not isinstance(error, ConnectionError | ClientDisconnect):
+            logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
         known = QuiverError(f"the broker failed at this request: {error!r}")
         return refused(error_to_proto(known), 500)
 
     app.add_exception_handler(QuiverError, quiver_error)
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, misfit)
+    app.add_exception_handler(ValidationError, misfit)
     app.add_exception_handler(Exception, failure)
 
 
-def refused(error: proto.Error, status: int, headers: dict[str, str] | None = None) -> Response:
-    """An error as an answer."""
-    answer = Json(error_answer(error), status)
-    for name, value in (headers or {}).items():
-        answer.headers[name] = value
-    return answer
+def _allowed(methods: Mapping[str, set[str]], path: str) -> str:
+    """The methods of a path; each has a route of its own, which knows only itself."""
+    for template, names in methods.items():
+        if compile_path(template)[0].match(path):
+            return ", ".join(sorted(names))
+    return ""
+
+
+def _printable(text: str) -> str:
+    """Names of fields are the client's own, and may be no text that UTF-8 can hold."""
+    return text.encode(errors="replace").decode()[:2_000]

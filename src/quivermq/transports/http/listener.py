@@ -1,22 +1,25 @@
-"""Runs uvicorn inside a broker: on its loop, started and stopped with it, silent."""
+"""Listens for HTTP inside a broker: on its loop, started and stopped with it."""
 
 import asyncio
-import socket
 import ssl
-from contextlib import suppress
 from typing import Final
 
-import uvicorn
-
 from quivermq.addresses import join_address, split_address
-from quivermq.node import Broker, listening_at
+from quivermq.errors import BrokenInvariant, ConnectionFailed
+from quivermq.node import Accepted, Broker, TlsListener, listening_at
 from quivermq.transports.http.app import make_app
-from quivermq.transports.http.protocol import BoundedConfig, HttpLimits
+from quivermq.transports.http.backend import Backend
+from quivermq.transports.http.connection import (
+    HttpConnection,
+    HttpLimits,
+    HttpServing,
+    refusal_of,
+)
 from quivermq.transports.metrics import Metrics
 
+TLS_EXPECTED: Final = "this broker expects TLS: ask with https, and with the certificate of its CA"
 _FINISH_S: Final = 1.0
 """How long requests that are under way may take once the listener closes."""
-_DATE_S: Final = 1.0
 
 
 class HttpListener:
@@ -24,82 +27,73 @@ class HttpListener:
 
     def __init__(self, broker: Broker, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
-        self.metrics = Metrics(broker, lambda: len(self._server.server_state.connections))
+        self.metrics = Metrics(broker, lambda: len(self.serving.connections))
         settings = broker.settings
         limits = HttpLimits(
             connections_max=settings.http_connections_max,
             body_bytes_max=settings.http_body_bytes_max,
             timeout_s=settings.http_timeout_ms / 1000,
         )
-        config = BoundedConfig(make_app(broker, self.metrics), limits)
-        self._server = uvicorn.Server(config)
-        self._dating: asyncio.Task[None] | None = None
+        self._backend = Backend(broker)
+        self.serving = HttpServing(_unready, limits, Accepted(limits.connections_max))
+        self._listening: asyncio.Server | TlsListener | None = None
 
     async def listen(self, address: str) -> str:
         """Answer requests; returns the address with its real port."""
+        self.serving.app = await asyncio.to_thread(make_app, self._backend, self.metrics)
+        if self._tls is not None:
+            return await self._listen_with(self._tls, address)
         host, port = split_address(address)
+        loop = asyncio.get_running_loop()
         with listening_at(address):
-            bound = await _bound(host, port)
-        try:
-            await self._start(bound)
-        except BaseException:
-            bound.close()
-            raise
-        return join_address(host, bound.getsockname()[1])
+            self._listening = await loop.create_server(self._connection, host, port, backlog=1024)
+        return join_address(host, self._listening.sockets[0].getsockname()[1])
 
-    async def _start(self, bound: socket.socket) -> None:
-        """Start as `uvicorn.Server.serve` does, but for signals, which are the process's own."""
-        server, config = self._server, self._server.config
-        config.load()
-        config.ssl = self._tls
-        server.lifespan = config.lifespan_class(config)
-        await server.startup(sockets=[bound])
-        self._dating = asyncio.create_task(self._keep_date(), name="http date")
+    async def _listen_with(self, tls: ssl.SSLContext, address: str) -> str:
+        limits = self.serving.limits
+        refusal = refusal_of(400, ConnectionFailed(TLS_EXPECTED))
+        self._listening = TlsListener(
+            self._connection,
+            lambda: tls,
+            Accepted(limits.connections_max),
+            limits.timeout_s,
+            refusal,
+        )
+        return await self._listening.listen(address)
 
-    async def _keep_date(self) -> None:
-        while True:
-            await self._server.on_tick(0)
-            await asyncio.sleep(_DATE_S)
+    def _connection(self) -> HttpConnection:
+        return HttpConnection(self.serving)
 
     async def close(self) -> None:
         """Accept no more connections, finish what is under way, and close."""
-        if self._dating is None:
+        if self._listening is None:
             return
-        self._dating.cancel()
-        with suppress(asyncio.CancelledError):
-            await self._dating
-        state = self._server.server_state
-        for listener in self._server.servers:
-            listener.close()
-        for connection in list(state.connections):
-            connection.shutdown()
+        self._listening.close()
+        self.serving.is_closing = True
+        for connection in list(self.serving.connections):
+            connection.finish()
         await self._finish()
-        for connection in list(state.connections):
-            connection.transport.abort()
-        # Those that waited for their clients end with them.
-        await self._finish()
-        for task in list(state.tasks):
+        tasks = self._tasks()
+        for connection in list(self.serving.connections):
+            connection.abort()
+        # Those that wait for their clients end with them.
+        if tasks:
+            await asyncio.wait(tasks, timeout=_FINISH_S)
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*state.tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         # Transports close their sockets one turn of the loop later.
         await asyncio.sleep(0)
 
     async def _finish(self) -> None:
-        if self._server.server_state.tasks:
-            await asyncio.wait(list(self._server.server_state.tasks), timeout=_FINISH_S)
+        tasks = self._tasks()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_FINISH_S)
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        tasks = (connection.task for connection in self.serving.connections)
+        return [task for task in tasks if task is not None and not task.done()]
 
 
-async def _bound(host: str, port: int) -> socket.socket:
-    loop = asyncio.get_running_loop()
-    family, kind, protocol, _, place = (
-        await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    )[0]
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(place)
-        bound.setblocking(False)
-    except BaseException:
-        bound.close()
-        raise
-    return bound
+async def _unready(*_: object) -> None:
+    raise BrokenInvariant("a connection was accepted before there was an application")

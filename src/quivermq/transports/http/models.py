@@ -1,8 +1,11 @@
 """The answers of the HTTP API, in the words of the Python client."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
+
+from quivermq.client import AsyncLeasedMessage, BatchReceipt, DeadLetter, DelayedInfo, Message
+from quivermq.transports.http.encoding import Encoding, to_text
 
 U64 = Annotated[int, PlainSerializer(str, return_type=str)]
 """A string in JSON: JavaScript cannot hold 64 bits in a number."""
@@ -104,6 +107,14 @@ class RateLimitAnswer(ApiAnswer):
     burst: int = Field(description="So many may come at once after a pause.")
 
 
+class RetryAnswer(ApiAnswer):
+    """How long a message that failed waits before it is delivered again, in seconds."""
+
+    first: float = Field(description="After the first failure.")
+    base: float = Field(description="After the second; it doubles with each further one.")
+    longest: float = Field(description="The longest.")
+
+
 class TopicAnswer(ApiAnswer):
     """A topic: its settings and its partitions."""
 
@@ -114,6 +125,10 @@ class TopicAnswer(ApiAnswer):
     rate_limit: RateLimitAnswer | None = Field(description="null: no limit.")
     max_deliveries: int = Field(description="Past it a message goes to the dead-letter topic.")
     dead_letter: str = Field(description="The dead-letter topic.")
+    retry: RetryAnswer
+    group_idle_retention: float | None = Field(
+        description="Seconds without use after which a shared group is deleted; null: never."
+    )
     partitions: list[PartitionAnswer] = Field(description="All of them, by number.")
 
 
@@ -121,3 +136,245 @@ class TopicsAnswer(ApiAnswer):
     """All topics."""
 
     topics: list[TopicAnswer] = Field(description="By name.")
+
+
+class DoneAnswer(ApiAnswer):
+    """It is done, and durable."""
+
+    status: Literal["done"] = "done"
+
+
+class ReceiptAnswer(ApiAnswer):
+    """Where a message is stored."""
+
+    partition: int
+    offset: U64
+
+
+class ProducedAnswer(ApiAnswer):
+    """Messages are stored, and durable."""
+
+    receipts: list[ReceiptAnswer] = Field(description="One for each message, in their order.")
+
+
+class BatchAnswer(ApiAnswer):
+    """Where messages in a row are stored."""
+
+    partition: int
+    first_offset: U64
+    count: int
+
+    @classmethod
+    def of(cls, receipt: BatchReceipt) -> Self:
+        return cls(
+            partition=receipt.partition, first_offset=receipt.first_offset, count=receipt.count
+        )
+
+
+class BatchesAnswer(ApiAnswer):
+    """Messages of an Arrow stream are stored, and durable."""
+
+    batches: list[BatchAnswer]
+
+
+class MessageAnswer(ApiAnswer):
+    """A message of a partition."""
+
+    partition: int
+    offset: U64
+    timestamp: U64 = Field(description="Milliseconds since 1970.")
+    priority: int
+    encoding: Encoding = Field(description="Of key, value and the values of headers.")
+    key: str | None
+    value: str
+    headers: dict[str, str]
+
+    @classmethod
+    def of(cls, message: Message, encoding: Encoding) -> Self:
+        used, key, value, headers = to_text(encoding, message.key, message.value, message.headers)
+        return cls.model_construct(
+            partition=message.partition,
+            offset=message.offset,
+            timestamp=message.timestamp,
+            priority=message.priority,
+            encoding=used,
+            key=key,
+            value=value,
+            headers=headers,
+        )
+
+
+class MessagesAnswer(ApiAnswer):
+    """Messages of a partition, in order."""
+
+    messages: list[MessageAnswer]
+    next_offset: U64 = Field(description="Where to read on.")
+    start_offset: U64 = Field(description="The first message that is kept.")
+    end_offset: U64 = Field(description="Behind the last message.")
+
+
+class LeasedMessageAnswer(MessageAnswer):
+    """A message that is leased to who polled it."""
+
+    delivery_count: int = Field(description="From 1: failures so far, and this delivery.")
+    lease: str = Field(description="What acknowledges it; empty: it is acknowledged.")
+
+    @classmethod
+    def of_leased(cls, message: AsyncLeasedMessage, lease: str, encoding: Encoding) -> Self:
+        used, key, value, headers = to_text(encoding, message.key, message.value, message.headers)
+        return cls.model_construct(
+            partition=message.partition,
+            offset=message.offset,
+            timestamp=message.timestamp,
+            priority=message.priority,
+            encoding=used,
+            key=key,
+            value=value,
+            headers=headers,
+            delivery_count=message.delivery_count,
+            lease=lease,
+        )
+
+
+class LeaseAnswer(ApiAnswer):
+    """What to send to ack, nack, extend, reject or release."""
+
+    partition: int
+    lease: str
+    offsets: list[U64]
+
+
+class PollAnswer(ApiAnswer):
+    """Messages, the most urgent first, and their leases."""
+
+    messages: list[LeasedMessageAnswer]
+    leases: list[LeaseAnswer] = Field(
+        description="One for each partition; empty with ack=auto. This is what ack takes."
+    )
+
+
+class PlaceAnswer(ApiAnswer):
+    """An offset of a partition."""
+
+    partition: int
+    offset: U64
+
+
+class PlacesAnswer(ApiAnswer):
+    """Where a group goes on."""
+
+    offsets: list[PlaceAnswer]
+
+
+class GroupPartitionAnswer(ApiAnswer):
+    """A group in one partition; every message from `start_offset` on is counted once."""
+
+    partition: int
+    lag: U64 = Field(description="Messages that wait to be delivered.")
+    in_flight: U64 = Field(description="Leased to consumers.")
+    delayed: U64 = Field(description="Not due yet.")
+    done: U64 = Field(description="Acknowledged.")
+    dead: U64 = Field(description="Dead letters.")
+    lost: U64 = Field(description="Deleted by retention before they were done.")
+    redelivered: U64 = Field(description="Deliveries that were not the first.")
+    floor: U64 = Field(description="Everything below is done.")
+    committed: U64 | None = Field(description="Of sticky and single consumers.")
+    start_offset: U64
+    end_offset: U64
+
+
+class MemberAnswer(ApiAnswer):
+    """A consumer of a group."""
+
+    id: str
+    name: str = Field(description="For people.")
+    in_flight: U64 = Field(description="Messages that are leased to it.")
+    partitions: list[int] = Field(description="Of a sticky group: what is assigned to it.")
+
+
+class GroupAnswer(ApiAnswer):
+    """A group of a topic, summed over its partitions."""
+
+    name: str
+    topic: str
+    mode: str = Field(description='"shared", "sticky", "single" or "archive".')
+    lag: U64 = Field(description="Messages that wait to be delivered.")
+    in_flight: U64
+    done: U64
+    delayed: U64
+    dead: U64
+    lost: U64
+    redelivered: U64
+    generation: U64 = Field(description="Of a sticky group: grows with every change.")
+    members: list[MemberAnswer]
+    partitions: list[GroupPartitionAnswer]
+
+
+class GroupsAnswer(ApiAnswer):
+    """All groups of a topic, by name."""
+
+    groups: list[GroupAnswer]
+
+
+class LetterAnswer(ApiAnswer):
+    """A message that failed too often or was rejected."""
+
+    partition: int = Field(description="Of the dead-letter topic.")
+    offset: U64 = Field(description="In the dead-letter topic.")
+    topic: str = Field(description="Where it came from.")
+    group: str = Field(description="The group that could not do it.")
+    reason: str
+    deliveries: int | None
+    original_partition: int | None
+    original_offset: U64 | None
+    died: str = Field(description="When, as the broker wrote it.")
+    timestamp: U64 = Field(description="Milliseconds since 1970.")
+    encoding: Encoding
+    key: str | None
+    value: str
+    headers: dict[str, str]
+
+    @classmethod
+    def of(cls, letter: DeadLetter, encoding: Encoding) -> Self:
+        used, key, value, headers = to_text(encoding, letter.key, letter.value, letter.headers)
+        given = letter._asdict() | {"key": key, "value": value, "headers": headers}
+        return cls.model_construct(encoding=used, **given)
+
+
+class LettersAnswer(ApiAnswer):
+    """Dead letters, by partition and offset."""
+
+    letters: list[LetterAnswer]
+    is_complete: bool = Field(description="False: there are more behind the last one.")
+
+
+class CountAnswer(ApiAnswer):
+    """How many messages it was done to."""
+
+    messages: U64
+
+
+class DelayedAnswer(ApiAnswer):
+    """Messages in a row that their producer delayed."""
+
+    partition: int
+    offset: U64 = Field(description="Of the first.")
+    count: int
+    due: str = Field(description="ISO 8601.")
+    priority: int
+
+    @classmethod
+    def of(cls, found: DelayedInfo) -> Self:
+        return cls(
+            partition=found.partition,
+            offset=found.offset,
+            count=found.count,
+            due=found.due.isoformat(timespec="milliseconds"),
+            priority=found.priority,
+        )
+
+
+class DelayedListAnswer(ApiAnswer):
+    """Messages that are not due yet, the next first."""
+
+    delayed: list[DelayedAnswer]

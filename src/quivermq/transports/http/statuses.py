@@ -1,7 +1,10 @@
-"""Maps errors to HTTP statuses and JSON."""
+"""Answers in JSON: models, and errors with their statuses."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
+
+from pydantic import BaseModel
+from starlette.responses import Response
 
 from quivermq.errors import (
     ConnectionFailed,
@@ -50,6 +53,33 @@ STATUSES: Final[Mapping[type[QuiverError], int]] = {
 }
 """The nearest ancestor counts: whatever is not listed is a failure of the broker."""
 
+_TEXTS: Final = {
+    400: "The request makes no sense, or is past a limit.",
+    401: "No user, or one that is not known.",
+    403: "The user may not do this.",
+    404: "There is no such thing.",
+    408: "The request was not complete in time.",
+    409: "Another has it, or it is there with other settings.",
+    413: "The body, or a message in it, is too large.",
+    415: "Send application/json, not compressed.",
+    416: "The offset is not kept; the message says what is.",
+    429: "The broker has too much to do: try again later.",
+    431: "The headers are too large.",
+    500: "The broker failed.",
+    503: "There is no leader, or no majority, or the broker stops: try again.",
+    504: "The outcome is unknown: it may still take effect.",
+    507: "The disk of the leader is full.",
+}
+_ANYWHERE: Final = (400, 401, 403, 408, 413, 415, 429, 431, 500, 503, 504, 507)
+
+
+def refusals(*more: int) -> dict[int | str, dict[str, Any]]:
+    """The errors of a route, for its documentation: those of all routes, and its own."""
+    return {
+        status: {"model": ErrorAnswer, "description": _TEXTS[status]}
+        for status in sorted({*_ANYWHERE, *more})
+    }
+
 
 def status_of(error: QuiverError) -> int:
     """The status to answer with."""
@@ -61,3 +91,20 @@ def error_answer(error: proto.Error) -> ErrorAnswer:
     return ErrorAnswer(
         error=ErrorDetails(code=error.code, message=error.message, retriable=error.retriable)
     )
+
+
+class Json(Response):
+    """A model as it is: it was checked when it was made."""
+
+    media_type = "application/json"
+
+    def __init__(self, model: BaseModel, status: int = 200) -> None:
+        super().__init__(model.model_dump_json(), status)
+
+
+def refused(error: proto.Error, status: int, headers: Mapping[str, str] | None = None) -> Json:
+    """An error as an answer."""
+    answer = Json(error_answer(error), status)
+    for name, value in (headers or {}).items():
+        answer.headers[name] = value
+    return answer
