@@ -177,6 +177,23 @@ async def test_a_stream_of_a_topic_that_is_deleted_ends_with_the_reason(tmp_path
             assert problem["error"]["code"] == "TopicNotFound"
 
 
+@on_served_loop
+async def test_a_broker_that_stops_ends_streams_and_polls(tmp_path: Path) -> None:
+    """In time, though no message comes; no task is left behind."""
+    async with serving(tmp_path, http=ANYWHERE) as server:
+        client = client_of(server)
+        await make_orders(client)
+        streaming = asyncio.create_task(client.get(f"{BILLING}/stream"))
+        polling = asyncio.create_task(client.post(f"{BILLING}/poll", json={"wait": 60}))
+        await until(lambda: members(server) == 2)
+        began = asyncio.get_running_loop().time()
+    assert asyncio.get_running_loop().time() - began < PATIENCE_S
+    outcomes = await asyncio.gather(streaming, polling, return_exceptions=True)
+    for outcome in outcomes:
+        assert isinstance(outcome, httpx.TransportError | httpx.Response)
+    await client.aclose()
+
+
 def test_only_so_much_is_remembered_of_streams() -> None:
     events = SentEvents()
     name, sent = events.open()
