@@ -124,7 +124,7 @@ class Broker:
             lambda: self.tls.dialer if self.tls else None,
             self.access.secret,
         )
-        self.service = Service(
+        self.service: Service = Service(
             self.forwarding,
             self.counters,
             settings.request_timeout_ms / 1000,
