@@ -38,9 +38,11 @@ format: .venv/ready  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-proto: .venv/ready  ## the protocol's Python, from quiver.proto
+proto: .venv/ready  ## the Python of both protocols, from their quiver.proto
 	$(BIN)/python -m grpc_tools.protoc -I src/quivermq/wire --python_out=src/quivermq/wire/generated \
 		--pyi_out=src/quivermq/wire/generated quiver.proto
+	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=src/quivermq/transports/grpc/generated \
+		--pyi_out=src/quivermq/transports/grpc/generated quiver/v1/quiver.proto
 
 aio: .venv/ready  ## the asyncio client, from the blocking one
 	$(BIN)/python -m tests.client.derive_aio

@@ -42,6 +42,7 @@ async def measure(partitions: int) -> dict[str, float]:
                 listen="127.0.0.1:0",
                 peer_listen="127.0.0.1:0",
                 http="",
+                grpc="",
                 fsync="never",
             )
         )

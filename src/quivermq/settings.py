@@ -68,6 +68,7 @@ class BrokerSettings(BaseModel):
     http: AddressOrEmpty = Field(
         "127.0.0.1:9600", description="Health, metrics and the HTTP API; empty: off."
     )
+    grpc: AddressOrEmpty = Field("127.0.0.1:7650", description="The gRPC API; empty: off.")
     advertise: AddressOrEmpty = Field(
         "", description="The address that clients are told, if not `listen`."
     )
@@ -146,6 +147,9 @@ class BrokerSettings(BaseModel):
     http_body_bytes_max: int = Field(MIB, ge=1, description="The largest body of an HTTP request.")
     http_timeout_ms: int = Field(
         10_000, ge=10, description="An HTTP request must be sent, and its answer taken, by then."
+    )
+    grpc_calls_max: int = Field(
+        1_000, ge=1, description="gRPC calls and sessions that may be open at a time."
     )
     request_timeout_ms: int = Field(10_000, ge=1, description="For requests that name no timeout.")
     outbox_bytes_max: int = Field(

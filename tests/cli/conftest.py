@@ -15,7 +15,9 @@ import pytest
 
 from tests.cli.commands import COMMAND, environment
 
-FREE_PORTS = ["--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--http", ""]
+FREE_PORTS = [
+    *("--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--http", "", "--grpc", "")
+]
 
 
 @dataclass

@@ -13,12 +13,12 @@ def ports(tmp_path: Path, count: int) -> list[int]:
     return [
         int(address.rpartition(":")[2])
         for place in plan(count, tmp_path, any_ports=True)
-        for address in (place.listen, place.peer_listen, place.http)
+        for address in (place.listen, place.peer_listen, place.http, place.grpc)
     ]
 
 
 def test_every_broker_gets_ports_of_its_own(tmp_path: Path) -> None:
-    assert len(set(ports(tmp_path, 5))) == 15
+    assert len(set(ports(tmp_path, 5))) == 20
 
 
 def test_a_data_directory_keeps_its_ports_and_its_number_of_brokers(tmp_path: Path) -> None:

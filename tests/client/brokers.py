@@ -20,6 +20,7 @@ class BrokerThread:
             "listen": "127.0.0.1:0",
             "peer_listen": "127.0.0.1:0",
             "http": "",
+            "grpc": "",
             "fsync": "never",
             **settings,
         }

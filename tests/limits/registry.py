@@ -46,6 +46,7 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "node/delivery/rate_limit_client.py:_AGAIN_S_MAX",
         "node/delivery/rate_limit_client.py:_WAIT_S_MAX",
         "node/handlers/settle.py:_DELAY_MS_MAX", "node/handlers/sticky.py:SESSION_MS_MAX",
+        "transports/grpc/producing.py:_DELAY_MS_MAX",
         "queue/lease_manager.py:VISIBILITY_MS_MAX", "queue/priority_index.py:CLOCK_ERROR_MS_MAX",
     ),
     "the length of one text, checked when it comes in: no state is full of it": (
@@ -175,6 +176,21 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "transports/http/stream.py:REMEMBERED_EVENTS_MAX",
         "transports/http/stream.py:REMEMBERED_STREAMS_MAX",
     ),
+    "of a gRPC call, gone with it: tests/transports/test_grpc_calls.py": (
+        "settings.py:grpc_calls_max", "transports/grpc/listener.py:_HEADERS_BYTES_MAX",
+        "transports/grpc/polling.py:PLAIN_MESSAGES_MAX",
+        "transports/grpc/producing.py:_MESSAGES_MAX",
+    ),
+    "of a gRPC request, refused past it: tests/transports/test_grpc_costs.py": (
+        "transports/grpc/leases.py:_PLACES_MAX", "transports/grpc/leases.py:_SELECTIONS_MAX",
+        "transports/grpc/requests.py:_FIELDS_MAX",
+    ),
+    "of one Arrow stream: tests/transports/test_grpc_arrow.py": (
+        "transports/grpc/arrow_streams.py:_BATCHES_MAX",
+    ),
+    "of a gRPC session, gone with it: tests/transports/test_grpc_session.py": (
+        "transports/grpc/session.py:CREDIT_MAX", "transports/grpc/session.py:SUBSCRIPTIONS_MAX",
+    ),
     "checked by the edit that makes a topic: tests/cluster/test_edits.py": (
         "settings.py:partitions_max",
     ),
@@ -184,7 +200,7 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "node/delivery/dispatcher.py:_NAMES_MAX", "node/sticky_coordinator.py:_PARKED_MAX",
         "node/data_dir.py:_LIVES_MAX", "node/delivery/idle_groups.py:USED_MAX",
         "node/known_leaders.py:_UNKNOWN_MAX",
-        "node/delivery/rate_limit_client.py:_WANTED_MAX",
+        "node/delivery/rate_limit_client.py:_WANTED_MAX", "transports/grpc/polling.py:_BEGUN_MAX",
     ),
     "a number of attempts, or of entries that a member may be behind: nothing is filled": (
         "node/metadata.py:_ATTEMPTS_MAX", "node/reconfiguration.py:_LAG_MAX",

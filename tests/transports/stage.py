@@ -62,6 +62,7 @@ def settings(folder: Path, **changes: Any) -> BrokerSettings:
         "listen": "127.0.0.1:0",
         "peer_listen": "127.0.0.1:0",
         "http": "",
+        "grpc": "",
         "fsync": "never",
         "tick_ms": 20,
         "election_ticks": 5,

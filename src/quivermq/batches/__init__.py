@@ -13,7 +13,7 @@ from quivermq.batches.decode import (
     decode_messages,
 )
 from quivermq.batches.encode import Compression, Origin, encode_batch, encode_batches
-from quivermq.batches.envelope import is_plain
+from quivermq.batches.envelope import check_envelope, is_plain, read_envelope
 from quivermq.batches.frame import Frame
 from quivermq.batches.header import (
     HEADER_BYTES,
@@ -60,6 +60,7 @@ __all__ = [
     "Offset",
     "Origin",
     "check_batch",
+    "check_envelope",
     "check_sizes",
     "cut",
     "decode_batch",
@@ -69,5 +70,6 @@ __all__ = [
     "encode_batches",
     "is_plain",
     "lone_value",
+    "read_envelope",
     "schema_of",
 ]

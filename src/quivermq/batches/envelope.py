@@ -53,7 +53,17 @@ def check_envelope(body: Buffer, *, count: int, codec: Codec | None, decoded_byt
         raise Corrupt(f"the Arrow message's metadata points outside it: {error}") from error
 
 
-def _check(body: Buffer, count: int, codec: Codec | None, decoded_bytes: int) -> None:
+def read_envelope(body: Buffer) -> tuple[int, Codec | None]:
+    """The rows and the codec of a record batch, as it claims; raises `Corrupt` if it is none."""
+    try:
+        rows, codec, _, _ = _read(body)
+        return rows, None if codec is None else Codec(codec)
+    except (struct.error, IndexError, ValueError) as error:
+        raise Corrupt(f"the Arrow message's metadata points outside it: {error}") from error
+
+
+def _read(body: Buffer) -> tuple[int, int | None, list[tuple[int, int]], int]:
+    """Rows, codec, the places of the buffers, and where these begin."""
     continuation, size = _PREFIX.unpack_from(body)
     data_start = _PREFIX.size + size
     if continuation != _CONTINUATION or data_start > len(body):
@@ -67,11 +77,16 @@ def _check(body: Buffer, count: int, codec: Codec | None, decoded_bytes: int) ->
     if not (length and buffers):
         raise Corrupt("the Arrow message lacks a field that every record batch has")
     rows = _I64.unpack_from(metadata, length)[0]
+    codec = _codec(metadata, compression) if compression else None
+    return rows, codec, _places(metadata, _follow(metadata, buffers)), data_start
+
+
+def _check(body: Buffer, count: int, codec: Codec | None, decoded_bytes: int) -> None:
+    rows, found, places, data_start = _read(body)
     if rows != count:
         raise Corrupt(f"the header counts {count} messages, the Arrow message {rows}")
-    if (_codec(metadata, compression) if compression else None) != codec:
+    if found != codec:
         raise Corrupt("header and Arrow message disagree about compression")
-    places = _places(metadata, _follow(metadata, buffers))
     _check_places(places, len(body) - data_start)
     if codec is not None:
         _check_decoded(memoryview(body)[data_start:], places, decoded_bytes)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from quivermq.errors import ConnectionFailed, InvalidRequest
 
 LOOPBACK: Final = "127.0.0.1"
-_FIRST_PORTS: Final = (7600, 7700, 9600)
+_FIRST_PORTS: Final = (7600, 7700, 9600, 7650)
 _PLAN_FILE: Final = "brokers.json"
 _POLL_SECONDS: Final = 0.02
 _STOP_SECONDS_MAX: Final = 15.0
@@ -34,6 +34,8 @@ class BrokerPlace:
     listen: str
     peer_listen: str
     http: str
+    grpc: str = ""
+    """Off in a directory of a release that had none."""
 
 
 def plan(count: int, data_dir: Path, *, any_ports: bool = False) -> list[BrokerPlace]:
@@ -102,6 +104,7 @@ class LocalBroker:
             "--listen", self.place.listen,
             "--peer-listen", self.place.peer_listen,
             "--http", self.place.http,
+            "--grpc", self.place.grpc,
             "--peers", others, "--join", "", "--advertise", "", "--advertise-peer", "",
             "--tls-cert", "", "--tls-key", "", "--tls-ca", "", "--no-peer-tls",
             "--ready-file", str(self._ready_file),

@@ -169,6 +169,7 @@ class _ForegroundBroker:
             "listen": server.listen,
             "peer_listen": server.peer_listen,
             "http": server.http,
+            "grpc": server.grpc,
         }
         ready = {"node_id": self._settings.node_id, **addresses, "pid": os.getpid()}
         if self._ready_file is not None:
@@ -182,6 +183,8 @@ class _ForegroundBroker:
         if server.http:
             scheme = "https" if self._settings.tls_cert else "http"
             print_line(f"  http      {scheme}://{server.http}/health")
+        if server.grpc:
+            print_line(f"  grpc      {server.grpc}")
         options = "" if server.listen == DEFAULT_SERVERS else f" --servers {server.listen}"
         if self._settings.tls_cert:
             options += f" --tls-ca {self._settings.tls_ca or 'system'}"

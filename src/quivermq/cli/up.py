@@ -179,12 +179,16 @@ def _announce(
         told = {"servers": brokers.servers, "data_dir": str(folder), "nodes": nodes}
         print_json(told | ({"tls_ca": access.tls_ca} if access.tls_ca else {}))
         return
-    made = table("node>", "clients", "http", "pid>")
+    made = table("node>", "clients", "http", "grpc", "pid>")
     scheme = "https" if access.tls_ca else "http"
     for broker in brokers.brokers:
         place = broker.place
         made.add_row(
-            str(place.node_id), place.listen, f"{scheme}://{place.http}", str(broker.process.pid)
+            str(place.node_id),
+            place.listen,
+            f"{scheme}://{place.http}",
+            place.grpc,
+            str(broker.process.pid),
         )
     total = len(brokers.brokers)
     print_line(f"{count(total, 'broker')} ready after {seconds:.1f} s; Ctrl-C stops them", "bold")

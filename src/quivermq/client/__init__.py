@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         GroupInfo,
         GroupPartitionInfo,
         MemberInfo,
+        group_infos,
     )
     from quivermq.client.models import (
         UNCHANGED,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from quivermq.client.producer.bulk import BulkColumns, Layout
     from quivermq.client.producer.copy import BatchCache
     from quivermq.client.producer.delivery import Delivery
-    from quivermq.client.producer.partitioner import partition_of
+    from quivermq.client.producer.partitioner import partition_of, rows_by_partition
     from quivermq.client.producer.produce import not_before_ms
     from quivermq.client.producer.producer import AsyncProducer, Producer
     from quivermq.client.reader import AsyncReader, ReadChunk, Reader
@@ -122,6 +123,8 @@ _PLACES = {
     "connect": "client",
     "parse_place": "cursor",
     "partition_of": "producer.partitioner",
+    "rows_by_partition": "producer.partitioner",
+    "group_infos": "group_models",
 }
 
 __all__ = [
@@ -181,11 +184,13 @@ __all__ = [
     "Users",
     "connect",
     "first_answered",
+    "group_infos",
     "messages_of",
     "messages_of_runs",
     "not_before_ms",
     "parse_place",
     "partition_of",
+    "rows_by_partition",
 ]
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from quivermq.node.machine import Machine
     from quivermq.node.service import Service
     from quivermq.node.slow_imports import refuse_pandas
+    from quivermq.node.tasks import end_tasks
+    from quivermq.node.time_slices import Turn
     from quivermq.node.tls_listener import TlsListener
 
 # By module, so that a tool that needs one part does not load a whole broker.
@@ -43,10 +45,12 @@ _PLACES = {
     "Service": "service",
     "Stalls": "loop_watch",
     "TlsListener": "tls_listener",
+    "Turn": "time_slices",
     "address_of": "listener",
     "bearer_token": "callers",
     "check_exposure": "exposure",
     "damaged_files": "data_dir",
+    "end_tasks": "tasks",
     "listening_at": "listener",
     "refuse_pandas": "slow_imports",
     "waited_s": "loop_watch",
@@ -71,10 +75,12 @@ __all__ = [
     "Service",
     "Stalls",
     "TlsListener",
+    "Turn",
     "address_of",
     "bearer_token",
     "check_exposure",
     "damaged_files",
+    "end_tasks",
     "listening_at",
     "refuse_pandas",
     "waited_s",

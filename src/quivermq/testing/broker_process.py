@@ -168,7 +168,14 @@ async def serve(
     server.broker.on_unfit = halt
     await server.start()
     GarbagePolicy().start()
-    say({"listen": server.listen, "peer_listen": server.peer_listen, "http": server.http})
+    say(
+        {
+            "listen": server.listen,
+            "peer_listen": server.peer_listen,
+            "http": server.http,
+            "grpc": server.grpc,
+        }
+    )
     await stop.wait()
     await server.stop()
     if unfit:
@@ -185,7 +192,7 @@ def main() -> int:
     try:
         settings, *rest = (json.loads(argument) for argument in sys.argv[1:3])
         surroundings: dict[str, Any] = rest[0] if rest else {}
-        uvloop.run(serve(BrokerSettings(**settings), **surroundings))
+        uvloop.run(serve(BrokerSettings(**{"grpc": "", **settings}), **surroundings))
     except QuiverError as error:
         logger.critical("%s: %s", error.code, error)
         return 1

@@ -10,13 +10,14 @@ from quivermq.transports.session import SessionSettings
 from quivermq.transports.tcp import TcpListener
 
 if TYPE_CHECKING:
+    from quivermq.transports.grpc import GrpcListener
     from quivermq.transports.http import HttpListener
 
 logger = logging.getLogger("quivermq.server")
 
 
 class Server:
-    """Start it, use `listen`, `peer_listen` and `http`, stop it."""
+    """Start it, use `listen`, `peer_listen`, `http` and `grpc`, stop it."""
 
     def __init__(self, settings: BrokerSettings, machine: Machine | None = None) -> None:
         self.settings = settings
@@ -24,10 +25,12 @@ class Server:
         self.listen = ""
         self.peer_listen = ""
         self.http = ""
+        self.grpc = ""
         self.client_connections: ClientConnections | None = None
         self.watch: LoopWatch | None = None
         self._tcp: TcpListener | None = None
         self._http: HttpListener | None = None
+        self._grpc: GrpcListener | None = None
 
     async def start(self) -> None:
         """Serve. Raises `QuiverError` if it cannot: the directory, an address."""
@@ -42,6 +45,8 @@ class Server:
             self.listen = await self._tcp.listen(settings.listen)
             if settings.http:
                 await self._open_http(settings.http)
+            if settings.grpc:
+                await self._open_grpc(settings.grpc)
             self.watch = broker.machine.watch_loop(
                 settings.stall_budget_ms / 1000, broker.counters.stalls
             )
@@ -56,6 +61,12 @@ class Server:
         tls = self.broker.tls
         self._http = HttpListener(self.broker, tls.http if tls is not None else None)
         self.http = await self._http.listen(address)
+
+    async def _open_grpc(self, address: str) -> None:
+        from quivermq.transports.grpc import GrpcListener  # noqa: PLC0415  (see there)
+
+        self._grpc = GrpcListener(self.broker)
+        self.grpc = await self._grpc.listen(address)
 
     def _make_connections(self) -> ClientConnections:
         settings, broker = self.settings, self.broker
@@ -82,6 +93,9 @@ class Server:
             self.watch.stop()
         if self._tcp is not None:
             self._tcp.close()
+        if self._grpc is not None:
+            # First: what sessions hold is given back while partitions are led here.
+            await self._grpc.close()
         await self.broker.stop()
         if self._http is not None:
             await self._http.close()

@@ -58,6 +58,7 @@ class Node:
         """Where clients connect."""
         self.peer_address: str = settings["peer_listen"]
         self.http_address = ""
+        self.grpc_address = ""
         self._folder = folder
         self._log = folder / "broker.log"
         self._process: subprocess.Popen[str] | ForkedProcess | None = None
@@ -120,6 +121,8 @@ class Node:
         """Wait until it listens; raises with its log if it ends instead."""
         found = self._answer(timeout)
         self.http_address = found["http"]
+        # Earlier releases have none.
+        self.grpc_address = found.get("grpc", "")
 
     def _answer(self, timeout: float) -> dict[str, str]:
         """The next line of its standard output."""

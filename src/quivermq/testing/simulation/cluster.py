@@ -143,6 +143,7 @@ class SimulatedCluster:
                 "peer_listen": f"{host}:{_PEER_PORT}",
                 "http": "",
                 "insecure": True,
+                "grpc": "",
                 **self._settings,
                 **more,
             }

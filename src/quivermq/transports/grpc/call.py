@@ -1,0 +1,137 @@
+"""One caller's way to the broker's `Service`: its time, its room for answers, its partitions.
+
+Every request of this transport passes `Call.ask`.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from itertools import count
+from typing import Final
+
+from quivermq.batches import Frame, Limits
+from quivermq.cluster import partition_id
+from quivermq.errors import TopicNotFound, Unauthenticated
+from quivermq.node import Broker
+from quivermq.transports.backlog import Backlog
+from quivermq.wire import check_items, error_from_proto, proto
+
+Answer = tuple[proto.Response, Sequence[Frame]]
+Room = Callable[[int], Awaitable[None]]
+"""Waits until the caller can take an answer of so many bytes."""
+
+_AUTHORIZATION: Final = "authorization"
+_LISTING_BYTES: Final = 1 << 20
+"""The expected size of a list."""
+_MARGIN_S: Final = 0.05
+"""An answer leaves so long before the deadline of its call."""
+
+
+def check_metadata(metadata: Sequence[tuple[str, str | bytes]] | None) -> None:
+    """The one place where a token is read. A broker without users refuses tokens: one that is not
+    checked would look like protection."""
+    if any(key == _AUTHORIZATION for key, _ in metadata or ()):
+        raise Unauthenticated(
+            "this broker has no users, and cannot check a token: connect without one, and let only "
+            "those reach its ports who may use it"
+        )
+
+
+class Backlogs:
+    """The answers on their way to each client: one that takes nothing holds up only itself."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._numbers = count(1)
+        self._backlogs: dict[str, tuple[Backlog, set[int]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._backlogs)
+
+    def enter(self, peer: str) -> tuple[Room, Callable[[], None]]:
+        """A call of a connection: it waits for room by the first, and says by the second that its
+        answer was taken."""
+        number = next(self._numbers)
+        found = self._backlogs.get(peer)
+        if found is None:
+            found = self._backlogs[peer] = (Backlog(self._bytes_max, lambda: 0), set())
+        backlog, calls = found
+        calls.add(number)
+
+        def leave() -> None:
+            backlog.settle(number)
+            calls.discard(number)
+            if not calls:
+                self._backlogs.pop(peer, None)
+
+        return partial(backlog.room, number), leave
+
+
+class Call:
+    """Asks the service on behalf of one call, or of one request of a session."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        room: Room,
+        time_left: Callable[[], float | None] = lambda: None,
+    ) -> None:
+        self.broker = broker
+        self._room = room
+        self._time_left = time_left
+
+    @property
+    def limits(self) -> Limits:
+        return self.broker.limits
+
+    def wait_s(self, wait_ms: int) -> float:
+        """How long to wait for messages: not past the deadline."""
+        left = self._time_left()
+        wait_s = wait_ms / 1000
+        return wait_s if left is None else max(0.0, min(wait_s, left - _MARGIN_S))
+
+    def listing(self) -> "Call":
+        """This call, if it asks many partitions: it waits for room once. Calls that have some and
+        wait for more could wait for each other."""
+        has_room = False
+
+        async def room(_: int) -> None:
+            nonlocal has_room
+            if not has_room:
+                has_room = True
+                await self._room(_LISTING_BYTES)
+
+        return Call(self.broker, room, self._time_left)
+
+    async def ask(
+        self, request: proto.Request, frames: Sequence[Frame] = (), wait_s: float = 0.0
+    ) -> Answer:
+        """The answer of the service; raises refusals. `wait_s` is what the request itself waits."""
+        check_items(request)
+        timeout_s = self.broker.settings.request_timeout_ms / 1000 + wait_s
+        left = self._time_left()
+        if left is not None:
+            timeout_s = min(timeout_s, max(left, 0.001))
+        request.timeout_ms = max(1, int(timeout_s * 1000))
+        self.broker.counters.requests += 1
+        response, sent = await self.broker.service.call(request, frames, self._room)
+        if response.WhichOneof("body") == "error":
+            raise error_from_proto(response.error)
+        return response, sent
+
+    async def partitions_of(self, topic: str, *, create: bool = False) -> int:
+        """How many partitions a topic has; raises `TopicNotFound` if there is none."""
+        partitions = self.broker.partitions
+        try:
+            return len(partitions.topic(topic).partitions)
+        except TopicNotFound:
+            query = proto.MapQuery(topics=[topic], auto_create=create)
+        # This broker may be behind, or may be allowed to create it.
+        answer, _ = await self.ask(proto.Request(map=query))
+        for found in answer.map.topics:
+            return len(found.partitions)
+        return len(partitions.topic(topic).partitions)
+
+    def leader_of(self, topic: str, partition: int) -> int:
+        """The node that leads a partition; 0 if that is not known."""
+        partitions = self.broker.partitions
+        return partitions.leader_of(partition_id(partitions.topic(topic).id, partition))
