@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from quivermq.node.access_control import AccessControl
     from quivermq.node.broker import Broker
-    from quivermq.node.callers import Caller, bearer_token
+    from quivermq.node.callers import BROKER, Caller, bearer_token
     from quivermq.node.cluster_secret import Challenge
     from quivermq.node.counters import Counters, Histogram
     from quivermq.node.data_dir import SET_ASIDE, damaged_files
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # By module, so that a tool that needs one part does not load a whole broker.
 _PLACES = {
     "BLOCKED_FACTOR": "loop_watch",
+    "BROKER": "callers",
     "HELD": "loop_watch",
     "SET_ASIDE": "data_dir",
     "Accepted": "listener",
@@ -58,6 +59,7 @@ _PLACES = {
 
 __all__ = [
     "BLOCKED_FACTOR",
+    "BROKER",
     "HELD",
     "SET_ASIDE",
     "Accepted",

@@ -137,7 +137,7 @@ class Caller:
 
 NOBODY: Final = Caller(None, "", "unknown")
 """At a door that does not tell."""
-BROKER: Final = Caller(None, "", "inside", is_broker=True)
+BROKER: Final[Caller] = Caller(None, "", "inside", is_broker=True)
 """What a broker asks of its own accord."""
 
 

@@ -14,6 +14,7 @@ from quivermq.batches import Frame, Limits
 from quivermq.client import AsyncioLimiter, Connection, Reply
 from quivermq.errors import BrokenInvariant, ConnectionFailed, Timeout
 from quivermq.node import Service
+from quivermq.transports.signing_in import current_caller
 from quivermq.wire import Packet, proto
 
 _NOTHING = memoryview(b"")
@@ -45,7 +46,7 @@ class ServiceConnection:
         # Who asks cannot follow leaders: it only knows this service.
         own.direct = False
         self._waiting[number] = self._loop.create_future()
-        task = self._service.submit(own, list(frames), self._reply)
+        task = self._service.submit(own, list(frames), self._reply, caller=current_caller())
         if task is not None:
             self._tasks[number] = task
             task.add_done_callback(partial(self._ended, number))

@@ -7,12 +7,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from itertools import count
 from typing import Final
+from urllib.parse import unquote
 
 from quivermq.batches import Frame, Limits
 from quivermq.cluster import partition_id
-from quivermq.errors import TopicNotFound, Unauthenticated
-from quivermq.node import Broker
+from quivermq.errors import TopicNotFound
+from quivermq.node import Broker, Caller
 from quivermq.transports.backlog import Backlog
+from quivermq.transports.signing_in import current_caller
 from quivermq.wire import check_items, error_from_proto, proto
 
 Answer = tuple[proto.Response, Sequence[Frame]]
@@ -26,14 +28,16 @@ _MARGIN_S: Final = 0.05
 """An answer leaves so long before the deadline of its call."""
 
 
-def check_metadata(metadata: Sequence[tuple[str, str | bytes]] | None) -> None:
-    """The one place where a token is read. A broker without users refuses tokens: one that is not
-    checked would look like protection."""
-    if any(key == _AUTHORIZATION for key, _ in metadata or ()):
-        raise Unauthenticated(
-            "this broker has no users, and cannot check a token: connect without one, and let only "
-            "those reach its ports who may use it"
-        )
+def authorization_of(metadata: Sequence[tuple[str, str | bytes]] | None) -> str:
+    """The header with the token of a call, as it is; "" if there is none."""
+    found = next((value for key, value in metadata or () if key == _AUTHORIZATION), "")
+    return found if isinstance(found, str) else found.decode(errors="replace")
+
+
+def host_of(peer: str) -> str:
+    """The host in `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000`; "" if it is another kind."""
+    kind, _, place = peer.partition(":")
+    return unquote(place).rpartition(":")[0].strip("[]") if kind in {"ipv4", "ipv6"} else ""
 
 
 class Backlogs:
@@ -74,10 +78,13 @@ class Call:
         broker: Broker,
         room: Room,
         time_left: Callable[[], float | None] = lambda: None,
+        caller: Caller | None = None,
     ) -> None:
+        """None: the caller that signed in."""
         self.broker = broker
         self._room = room
         self._time_left = time_left
+        self._caller = caller
 
     @property
     def limits(self) -> Limits:
@@ -100,7 +107,7 @@ class Call:
                 has_room = True
                 await self._room(_LISTING_BYTES)
 
-        return Call(self.broker, room, self._time_left)
+        return Call(self.broker, room, self._time_left, self._caller)
 
     async def ask(
         self, request: proto.Request, frames: Sequence[Frame] = (), wait_s: float = 0.0
@@ -113,7 +120,9 @@ class Call:
             timeout_s = min(timeout_s, max(left, 0.001))
         request.timeout_ms = max(1, int(timeout_s * 1000))
         self.broker.counters.requests += 1
-        response, sent = await self.broker.service.call(request, frames, self._room)
+        response, sent = await self.broker.service.call(
+            request, frames, self._room, self._caller or current_caller()
+        )
         if response.WhichOneof("body") == "error":
             raise error_from_proto(response.error)
         return response, sent

@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from quivermq.errors import ConnectionFailed, QuiverError
-from quivermq.node import Broker, end_tasks
+from quivermq.node import BROKER, Broker, end_tasks
 from quivermq.transports.grpc import administration, letters
-from quivermq.transports.grpc.call import Backlogs, Call, check_metadata
+from quivermq.transports.grpc.call import Backlogs, Call, authorization_of, host_of
 from quivermq.transports.grpc.generated.quiver.v1 import quiver_pb2 as api
 from quivermq.transports.grpc.leases import consumer_number, settle_request
 from quivermq.transports.grpc.parts import with_parts
@@ -29,6 +29,7 @@ from quivermq.transports.grpc.producing import Producing
 from quivermq.transports.grpc.reading import fetch
 from quivermq.transports.grpc.requests import parse_call
 from quivermq.transports.grpc.statuses import public_error, short, status_of, trailers
+from quivermq.transports.signing_in import signed_in
 from quivermq.wire import error_to_proto, proto
 
 logger = logging.getLogger("quivermq.grpc")
@@ -44,6 +45,7 @@ _KINDS: Final = {
     for method in api.DESCRIPTOR.services_by_name["Quiver"].methods
 }
 """The requests of all calls."""
+_DOOR: Final = "grpc"
 _STOPPING: Final = "this broker is stopping; ask another"
 
 
@@ -85,20 +87,31 @@ class Calls:
             "CancelDelayed": letters.cancel_delayed,
             "Cluster": administration.cluster,
         }
-        return {
+        handlers: dict[str, Handler] = {
             **{
                 name: partial(self._answer, _KINDS[name], method) for name, method in simple.items()
             },
             "Fetch": partial(self.until_closing, partial(self._answer, _KINDS["Fetch"], fetch)),
             "Poll": partial(self.until_closing, self._poll),
         }
+        return {name: partial(self.for_caller, each) for name, each in handlers.items()}
+
+    async def for_caller(self, handler: Handler, request: Any, context: Context) -> Any:
+        """Run a handler for the user whose token came with the call."""
+        authorization = authorization_of(context.invocation_metadata())
+        host = host_of(context.peer())
+        try:
+            async with signed_in(self.broker.access, authorization, host, _DOOR):
+                return await handler(request, context)
+        except QuiverError as error:
+            refusal = error
+        return await self.refuse(context, refusal)
 
     def _call(self, context: Context) -> Call:
         """A call with room of its own among the answers, until it is over."""
         room, leave = self.backlogs.enter(context.peer())
         # Called when the answer was taken, or the call is over without one.
         context.add_done_callback(lambda _: leave())
-        check_metadata(context.invocation_metadata())
         return Call(self.broker, room, context.time_remaining)
 
     async def _answer(
@@ -138,8 +151,10 @@ class Calls:
             try:
                 return await self._polled(call, request, poll, polled)
             except BaseException as error:
-                # Without the deadline of this call, which may have passed.
-                self.spawn(give_back(Call(self.broker, _any_room), poll, polled))
+                # Without the deadline of this call, which may have passed, and though its user
+                # may be gone.
+                own = Call(self.broker, _any_room, caller=BROKER)
+                self.spawn(give_back(own, poll, polled))
                 if not isinstance(error, Exception):
                     raise
                 refusal = error

@@ -14,9 +14,9 @@ import grpc.aio
 
 import quivermq
 from quivermq.errors import InvalidRequest, Overloaded, QuiverError, Timeout
-from quivermq.node import end_tasks
+from quivermq.node import BROKER, end_tasks
 from quivermq.transports.backlog import Backlog
-from quivermq.transports.grpc.call import Call, check_metadata
+from quivermq.transports.grpc.call import Call
 from quivermq.transports.grpc.calls import Calls, Context
 from quivermq.transports.grpc.generated.quiver.v1 import quiver_pb2 as api
 from quivermq.transports.grpc.leases import consumer_number, settle_request
@@ -51,12 +51,12 @@ class Sessions:
         self._request_bytes_max = request_bytes_max
 
     async def run(self, _: Any, context: Context) -> None:
-        await self._calls.until_closing(self._run, None, context)
+        handler = partial(self._calls.until_closing, self._run)
+        await self._calls.for_caller(handler, None, context)
 
     async def _run(self, _: Any, context: Context) -> None:
         session = Session(self._calls, context, self._request_bytes_max)
         try:
-            check_metadata(context.invocation_metadata())
             await session.run()
         except Exception as error:
             refusal: Exception | None = error
@@ -430,4 +430,4 @@ def _background_call(calls: Calls) -> Call:
     async def any_room(_: int) -> None:
         """Its answers are small."""
 
-    return Call(calls.broker, any_room)
+    return Call(calls.broker, any_room, caller=BROKER)

@@ -71,7 +71,7 @@ def make_app(backend: Backend, metrics: Metrics) -> FastAPI:
     _document(app)
     _add_pages(app)
     _add_errors(app, backend, methods)
-    app.add_middleware(Gate)
+    app.add_middleware(Gate, access=backend.broker.access)
     return app
 
 

@@ -13,6 +13,7 @@ from quivermq.client import Core, Message, SharedConsumer, messages_of, parse_pl
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.node import Broker
 from quivermq.transports.service_transport import ServiceTransport
+from quivermq.transports.signing_in import current_caller
 from quivermq.wire import error_from_proto, proto
 
 T = TypeVar("T")
@@ -53,7 +54,7 @@ class Backend:
         self, request: proto.Request, wait_s: float
     ) -> tuple[proto.Response, Sequence[Frame]]:
         request.timeout_ms = int((TIMEOUT_S + wait_s) * 1000)
-        response, frames = await self.service.call(request)
+        response, frames = await self.service.call(request, caller=current_caller())
         if response.WhichOneof("body") == "error":
             raise error_from_proto(response.error)
         return response, frames

@@ -6,13 +6,16 @@ from typing import Any, Final
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quivermq.errors import Forbidden, InvalidRequest, QuiverError, TooLarge, Unauthenticated
+from quivermq.errors import Forbidden, InvalidRequest, QuiverError, TooLarge
+from quivermq.node import AccessControl
 from quivermq.transports.http.arrow_body import ARROW_STREAM
 from quivermq.transports.http.statuses import Json, error_answer, status_of
+from quivermq.transports.signing_in import signed_in
 from quivermq.wire import error_to_proto
 
+_DOOR: Final = "http"
 _WITH_BODY: Final = {"POST", "PATCH"}
 SMALL_BODY_BYTES_MAX: Final = 256 << 10
 """Of a body without messages: to read many small things takes longer than a few large ones."""
@@ -21,20 +24,33 @@ SMALL_BODY_BYTES_MAX: Final = 256 << 10
 class Gate:
     """Lets requests through to the application, or refuses them."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, access: AccessControl) -> None:
         self._app = app
+        self._access = access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
         path = scope["path"]
-        if path.startswith("/v1/"):
-            try:
-                check_token(headers)
-                _check_site(headers)
-            except QuiverError as error:
-                await _refused(error, status_of(error))(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if not (path.startswith("/v1/") or path == "/metrics"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        is_started = False
+
+        async def noting_start(message: Message) -> None:
+            nonlocal is_started
+            is_started = is_started or message["type"] == "http.response.body"
+            await send(message)
+
+        authorization, host = headers.get("authorization", ""), scope["client"][0]
+        try:
+            _check_site(headers)
+            async with signed_in(self._access, authorization, host, _DOOR):
+                await self._app(scope, receive, noting_start)
+        except QuiverError as error:
+            if is_started:
+                # Its user is gone, and the answer is on its way: it ends in the middle.
+                raise ConnectionResetError(str(error)) from error
+            await _refused(error, status_of(error))(scope, receive, send)
 
 
 class BodyRoute(APIRoute):
@@ -57,16 +73,6 @@ class BodyRoute(APIRoute):
             return await read(request)
 
         return checked
-
-
-def check_token(headers: Headers) -> None:
-    """The one place where the token of a request is read."""
-    if "authorization" in headers:
-        # A token that is not checked would look like protection.
-        raise Unauthenticated(
-            "this broker has no users, and cannot check a token: ask without one, and let only "
-            "those reach its ports who may use it"
-        )
 
 
 def _check_site(headers: Headers) -> None:
