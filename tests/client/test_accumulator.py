@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quivermq.client.producer import accumulator
 from quivermq.client.producer.accumulator import Accumulator
 from quivermq.client.producer.delivery import Delivery, PendingBatch
 from quivermq.client.producer.partitioner import partition_of
@@ -120,6 +121,17 @@ def test_messages_due_at_almost_the_same_time_travel_together() -> None:
         bench.send(delay=60.0)
     bench.accumulator.seal_all()
     assert len(bench.ready()) <= 3
+
+
+@pytest.mark.parametrize(("due_ms", "rounded_ms"), [(70_000, 70_000), (70_001, 70_100)])
+def test_no_message_is_due_before_its_delay_is_over(
+    due_ms: int, rounded_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accumulator, "not_before_ms", lambda _: due_ms)
+    bench = Bench(linger=0.0)
+    bench.send(delay=5.0)
+    (pending_batch,) = bench.ready()
+    assert pending_batch.not_before_ms == rounded_ms
 
 
 def test_keys_and_headers_stay_with_their_messages() -> None:
@@ -264,6 +276,14 @@ def test_what_is_too_large_is_refused_at_once() -> None:
         bench.send(b"x" * (8 << 20))
     with pytest.raises(TooLarge, match="headers_bytes_max"):
         bench.send(headers={"h": b"x" * (64 << 10)})
+
+
+def test_names_of_headers_are_measured_in_bytes() -> None:
+    bench = Bench()
+    characters = bench.accumulator.limits.headers_bytes_max // 2
+    assert bench.send(headers={"a" * characters: b""}) is not None
+    with pytest.raises(TooLarge, match="headers_bytes_max"):
+        bench.send(headers={"ä" * characters: b""})
 
 
 def test_a_buffer_that_changes_after_send_changes_nothing() -> None:

@@ -4,12 +4,12 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 import quivermq
-from quivermq.batches import encode_batch
+from quivermq.batches import Buffer, encode_batch
 from quivermq.client.blocking_transport import BlockingConnection, BlockingTransport
 from quivermq.client.transport import run
 from quivermq.errors import (
@@ -19,7 +19,8 @@ from quivermq.errors import (
     Unauthenticated,
     UnsupportedFormat,
 )
-from quivermq.wire import proto
+from quivermq.wire import packet, proto
+from quivermq.wire.packets import JOINED_BYTES_MAX
 from tests.client.stand_in import HANG, STORE_AND_HANG, StandIn
 
 
@@ -184,6 +185,30 @@ def test_large_batches_pass_whole(stand_in: StandIn, transport: BlockingTranspor
     assert run(connection.take(number, soon())).response.produced.batches[0].count == 50
     assert bytes(stand_in.log().frames[0].body) == bytes(frame.body)
     transport.release(connection)
+
+
+class StingySocket(socket.socket):
+    """Takes as many bytes at a time as it is told."""
+
+    portions: list[int]
+
+    def sendmsg(self, buffers: Iterable[Buffer], *_: object) -> int:  # type: ignore[override]
+        return self.send(b"".join(buffers)[: self.portions.pop(0)])
+
+
+def test_a_packet_that_the_kernel_takes_in_two_parts_arrives_as_it_is() -> None:
+    request = proto.Request(id=9, produce=proto.Produce(topic="t"))
+    # So large that it is sent from two buffers.
+    frame = encode_batch([b"a" * JOINED_BYTES_MAX, b"b"])
+    first, second = buffers = packet(request.SerializeToString(), (frame,))
+    whole = b"".join(buffers)
+    ours, theirs = socket.socketpair()
+    with StingySocket(fileno=ours.detach()) as sock, theirs:
+        connection = BlockingConnection("here", sock)
+        for taken in (1, len(first) - 1, len(first), len(first) + 1, len(whole) - 1):
+            sock.portions = [taken, len(whole) - taken]
+            connection._send([first, second], soon())
+            assert theirs.recv(2 * len(whole), socket.MSG_WAITALL | socket.MSG_DONTWAIT) == whole
 
 
 def test_a_quick_call_does_not_wait_behind_a_long_poll(

@@ -19,6 +19,7 @@ import pytest
 
 import quivermq
 from tests.client.brokers import BrokerThread
+from tests.client.stand_in import StandIn
 
 PREAMBLE = """
 import asyncio, atexit, ctypes, multiprocessing, os, signal, sys, threading, time
@@ -426,3 +427,21 @@ def test_a_sticky_member_of_a_program_that_ended_has_left(
         # What it was given last was not done, for all that is known.
         assert next(consumer).offset == 0
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    ("work", "module"),
+    [("", "concurrent.futures.thread"), ("client.producer()", "pandas")],
+    ids=["what cannot be imported at the end", "what takes too long at the end"],
+)
+def test_what_arrow_needs_for_its_first_array_is_imported_in_time(
+    work: str, module: str, stand_in: StandIn
+) -> None:
+    pytest.importorskip("pandas")
+    code = f"""
+import sys, quivermq
+with quivermq.connect({stand_in.address!r}) as client:
+    {work or "pass"}
+    sys.exit({module!r} not in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,6 +15,7 @@ import pytest
 import quivermq
 import quivermq.aio
 from quivermq.batches import DEFAULT_LIMITS
+from quivermq.client.producer import session_pool
 from quivermq.client.producer.partitioner import partition_of
 from quivermq.errors import (
     ConnectionFailed,
@@ -26,7 +27,7 @@ from quivermq.errors import (
     Timeout,
     TooLarge,
 )
-from quivermq.wire import proto
+from quivermq.wire import error_to_proto, proto
 from tests.client.stand_in import DROP, HANG, STORE_AND_DROP, STORE_AND_HANG, StandIn
 
 
@@ -89,6 +90,34 @@ def test_a_broker_that_forgot_the_producer_gets_another_identity(
     stand_in.log().sequences.clear()
     client.produce("t", b"b")
     assert stand_in.log().values == [b"a", b"b"]
+
+
+def test_a_batch_in_doubt_is_numbered_anew_for_a_topic_that_was_created_again(
+    stand_in: StandIn, client: quivermq.Client
+) -> None:
+    client.produce("t", b"a")
+
+    def create_again(_: proto.Request) -> proto.Response:
+        stand_in.topic_id = b"topic id two"
+        stand_in.logs.clear()
+        return proto.Response(error=error_to_proto(Timeout("it may have been stored")))
+
+    stand_in.script("produce", create_again)
+    assert client.produce("t", b"b").offset == 0
+    (frame,) = stand_in.log().frames
+    assert frame.header.sequence == 0
+    assert stand_in.count("new_producer") == 1
+
+
+def test_a_call_that_is_refused_an_identity_leaves_its_place_to_the_next(
+    stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_pool, "SESSIONS_MAX", 1)
+    stand_in.script("new_producer", InvalidRequest("no more identities"))
+    with quivermq.connect(stand_in.address, timeout=2.0) as client:
+        with pytest.raises(InvalidRequest, match="no more identities"):
+            client.produce("t", b"a")
+        assert client.produce("t", b"b").offset == 0
 
 
 def test_threads_at_once_leave_no_gaps_and_no_repeats(

@@ -54,6 +54,14 @@ def with_topic(view: View, name: str, partitions: int = 1, replication: int = 1)
     )
 
 
+def only_copy(holder: BrokerRecord, name: str = "orders") -> Edit:
+    """A broker comes, with a topic that it alone holds."""
+    view = view_of([broker(holder.id)])
+    alone = create_topic(view, name, topic_id=f"{holder.id:024x}", replication=1)
+    assert alone is not None
+    return Edit({holder.key: holder.to_json()}) | alone
+
+
 def moved(view: View, moves: list[Move]) -> View:
     """The catalog after a plan has been carried out."""
     view = edited(view, set_targets(view, moves))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from threading import Event
@@ -45,15 +45,9 @@ class Stage:
         await until(lambda: group.was_serving)
         return group
 
-    @contextmanager
-    def stuck_disk(self) -> Iterator[None]:
+    def stuck_disk(self) -> AbstractContextManager[None]:
         """The thread does nothing more until this ends."""
-        release = Event()
-        self.disk_thread.submit(release.wait, lambda _: None)
-        try:
-            yield
-        finally:
-            release.set()
+        return stuck(self.disk_thread)
 
 
 @asynccontextmanager
@@ -80,6 +74,17 @@ async def stage(*, writes_inline: bool = False) -> AsyncIterator[Stage]:
         for group in list(scheduler.replicas.values()):
             scheduler.remove(group)
         await thread.close()
+
+
+@contextmanager
+def stuck(thread: DiskThread) -> Iterator[None]:
+    """A disk thread that does nothing more until this ends."""
+    release = Event()
+    thread.submit(release.wait, lambda _: None)
+    try:
+        yield
+    finally:
+        release.set()
 
 
 def begin_produce(group: HostedReplica, size: int = 10) -> list[Result]:

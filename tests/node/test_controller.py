@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from quivermq.cluster import Edit, Move, set_broker_state, set_targets
+from quivermq.cluster import Edit, Move, delete_topic, set_broker_state, set_targets
 from quivermq.transports import Server
+from quivermq.wire import proto
 from tests.cluster.catalogs import broker as record_of
+from tests.cluster.catalogs import only_copy
 from tests.node.cluster_stage import Brokers, cluster
-from tests.transports.stage import PATIENT, Talker, make_topic, on_loop, until
+from tests.transports.stage import PATIENT, Talker, make_topic, on_loop, serving, until
 
 
 async def metadata_leader(brokers: Brokers) -> Server:
@@ -90,3 +92,32 @@ async def test_a_broker_that_leaves_stays_in_the_catalog_for_as_long_as_it_votes
         await metadata.edit(lambda _: Edit(delete=[gone.key]))
         await until(lambda: leaving not in metadata.view.brokers)
         assert not is_voter()
+
+
+@on_loop
+async def test_a_broker_that_leaves_stays_for_as_long_as_it_holds_replicas(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        metadata, controller = server.broker.metadata, server.broker.controller
+        await metadata.edit(lambda _: only_copy(record_of(4, state="leaving")))
+        await controller._let_go(4)
+        assert 4 in metadata.view.brokers
+        await metadata.edit(lambda view: delete_topic(view, "orders"))
+        await until(lambda: 4 not in metadata.view.brokers)
+
+
+@on_loop
+async def test_members_change_by_the_latest_catalog_alone(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        talker = await Talker.in_memory(server)
+        await make_topic(talker, "a")
+        metadata = server.broker.metadata
+        view = metadata.view
+        # An earlier plan, which was given up, and which this broker still believes in.
+        edit = set_targets(view, [Move("a", 0, (1, 4))])
+        assert edit is not None
+        metadata.view = view.updated(view.version - 1, {**view.values, **edit.put})
+        body = proto.Reconfigure(topic="a", partition=0, members=[1, 4])
+        answer = await talker.ask(proto.Request(id=5, reconfigure=body, timeout_ms=1_000))
+        assert "is to have members [1], says the catalog" in answer.error.message
+        assert metadata.view.version == view.version
+        talker.close()

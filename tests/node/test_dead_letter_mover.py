@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from quivermq.batches import Message, Origin, encode_batch
-from quivermq.node.delivery.dead_letter_batches import BatchSource, producer_of
-from quivermq.queue import WINDOW_BATCHES
+from quivermq.batches import Frame, Message, Offset, Origin, encode_batch
+from quivermq.log import STORED_LIMITS
+from quivermq.node.delivery.dead_letter_batches import (
+    BatchSource,
+    DeadLetterBatches,
+    producer_of,
+)
+from quivermq.queue import WINDOW_BATCHES, DyingMessages
 from quivermq.wire import proto
 from tests.node.cluster_stage import cluster
 from tests.node.consumer_stage import GROUP, Consumer, led, move_leader, refusal, values
@@ -112,6 +117,23 @@ async def test_many_moves_keep_order_and_come_once(tmp_path: Path) -> None:
         await consumer.until(lambda counters: counters.floor == 60)
         assert len(await consumer.fetch(DLQ)) == 60
         await consumer.close()
+
+
+def test_the_letters_of_a_record_are_numbered_by_their_place_in_it() -> None:
+    """Whatever batches the record spans: a repeat is known by its number."""
+    source = BatchSource(bytes(16), "orders", 0, GROUP)
+    record = DyingMessages(number=70, start=13, end=18, failures=1, reason="bad", at_ms=1)
+    letters = DeadLetterBatches(source, record, DLQ, epoch=0, limits=STORED_LIMITS)
+    frames = []
+    for offset in (10, 15):
+        frame = encode_batch([b"%d" % number for number in range(offset, offset + 5)])
+        frames.append(Frame(frame.header._replace(base_offset=Offset(offset)), frame.body))
+    headers = [letter.header for frame in frames for _, letter in letters.all_of(frame)]
+    assert [(header.sequence, header.count) for header in headers] == [(70, 2), (72, 3)]
+    alone = [
+        letter.header.sequence for frame in frames for _, (letter, _) in letters.one_by_one(frame)
+    ]
+    assert alone == [70, 71, 72, 73, 74]
 
 
 @on_loop

@@ -11,15 +11,17 @@ from quivermq.node import hosted_replica
 from quivermq.node.disk_work import read_state
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.raft import Message, MessageKind
-from quivermq.replica import Consensus
+from quivermq.replica import Consensus, Replica
 from tests.node.replica_stage import begin_produce, produced, stage
 from tests.transports.stage import on_loop, until
 
 
-def vote_request(candidate: int, term: int) -> Consensus:
+def vote_request(candidate: int, term: int, to: int = 1) -> Consensus:
     """From one whose log is as good as any; it was asked to stand, so no lease protects others."""
     return Consensus(
-        Message(MessageKind.VOTE, 1, candidate, term, log_term=9, index=Index(99), by_transfer=True)
+        Message(
+            MessageKind.VOTE, to, candidate, term, log_term=9, index=Index(99), by_transfer=True
+        )
     )
 
 
@@ -118,6 +120,97 @@ async def test_a_full_disk_is_waited_for_and_nothing_is_lost(writes_inline: bool
 
 
 @on_loop
+async def test_what_a_full_disk_left_is_written_before_what_came_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosted_replica, "RETRY_FULL_DISK_S", 0.05)
+    async with stage() as it:
+        group = await it.serving_group()
+        await produced(group)
+        it.disk.faults.capacity_bytes = 0
+        first = begin_produce(group, 8_000)
+        await until(lambda: group._writing and not group.is_scheduled)
+        second = begin_produce(group)
+        await until(lambda: group._disk_queue)
+        it.disk.faults.capacity_bytes = None
+        await until(lambda: first and second)
+        assert [answer.base_offset for answer in (*first, *second)] == [1, 2]  # type: ignore[union-attr]
+        assert group.trouble == ""
+
+
+@on_loop
+async def test_a_replica_made_anew_writes_nothing_that_the_one_before_had_gathered() -> None:
+    async with stage() as it:
+        group = await it.serving_group()
+        with it.stuck_disk():
+            begin_produce(group)
+            group.advance()
+            answers = begin_produce(group)
+            group.advance()
+            assert group._disk_queue
+            group._recover_from(dropped_meanwhile())
+            assert isinstance(answers[0], Timeout)
+        await until(lambda: group.was_serving or "failed" in group.trouble)
+        assert group.trouble == ""
+        assert (await produced(group)).base_offset == 1
+
+
+@on_loop
+async def test_disk_work_that_fails_for_the_replica_before_does_not_interrupt_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log would be opened anew, without the knowledge of its damage."""
+    monkeypatch.setattr(hosted_replica, "_REOPEN_S", 0.01)
+    async with stage() as it:
+        group = await it.serving_group()
+        before, recover = group.replica, group._recover_from
+        failed: list[Replica] = []
+
+        def note(error: object) -> None:
+            failed.append(group.replica)
+            recover(error)
+
+        with it.stuck_disk():
+            begin_produce(group)
+            group.advance()
+            assert group._writing
+            it.disk.faults.read_only = True
+            recover(dropped_meanwhile())
+            group._recover_from = note  # type: ignore[method-assign]
+        await until(lambda: group.replica is not before)
+        assert before not in failed
+        it.disk.faults.read_only = False
+        await until(lambda: group.was_serving)
+        await produced(group)
+
+
+@on_loop
+async def test_a_request_that_was_given_up_harms_no_replica() -> None:
+    async with stage() as it:
+        group = await it.serving_group()
+        with it.stuck_disk():
+            asking = asyncio.create_task(
+                group.commit_lease_ops(lambda leases: leases.seek("workers", 0))
+            )
+            await until(lambda: group.is_writing)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        await produced(group)
+        assert group.trouble == ""
+
+
+@on_loop
+async def test_mail_for_an_earlier_member_does_not_reach_its_successor() -> None:
+    async with stage() as it:
+        successor = 1 << 16 | 1
+        group = it.group(founders=(successor, 2, 3), member=successor)
+        it.scheduler.deliver(group.id, 2, 1, vote_request(2, 70))
+        assert group.replica.term < 70
+        it.scheduler.deliver(group.id, 2, successor, vote_request(2, 70, to=successor))
+        assert group.replica.term == 70
+
+
+@on_loop
 async def test_what_makes_room_does_not_wait_behind_what_needs_it() -> None:
     async with stage() as it:
         group = await it.serving_group()
@@ -192,6 +285,20 @@ async def test_a_closed_group_touches_its_folder_no_more(
         operations = it.disk.operations
         await asyncio.sleep(0.05)
         assert it.disk.operations == operations
+
+
+@on_loop
+async def test_a_group_that_is_closed_answers_all_that_waits() -> None:
+    async with stage() as it:
+        group = await it.serving_group()
+        woken: list[str] = []
+        group.on_messages("reader", lambda: woken.append("woken"))
+        with it.stuck_disk():
+            answers = begin_produce(group)
+            group.close()
+            assert [type(answer) for answer in answers] == [Timeout]
+            assert woken == ["woken"]
+            assert it.leaderships[-1] == (group.id, False)
 
 
 @on_loop

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from quivermq.cluster import METADATA_PARTITION, OWN_LEVELS, View
-from quivermq.errors import Corrupt, NotEnoughReplicas, Timeout
+from quivermq.errors import Corrupt, InvalidRequest, NotEnoughReplicas, Timeout
 from quivermq.node.broker import Broker
 from quivermq.node.data_dir import DataDirectory
 from quivermq.node.handlers.cluster import transfer
 from quivermq.transports import Server
 from quivermq.wire import PROTOCOL, proto
+from tests.cluster.catalogs import broker as record_of
+from tests.cluster.catalogs import only_copy
 from tests.node.cluster_stage import cluster, free_addresses
 from tests.transports.stage import Talker, make_topic, on_loop, serving, settings, store, until
 
@@ -167,6 +169,34 @@ async def test_an_emptied_broker_does_not_take_part_and_comes_back_when_replaced
         await until(lambda: partition in emptied.scheduler.replicas)
         await until(lambda: emptied.scheduler.replicas[partition].readable_end == 5)
         talker.close()
+
+
+@on_loop
+async def test_a_broker_that_is_alive_is_not_replaced(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        broker = server.broker
+        members = broker.metadata.view.broker(1).member
+        replace = proto.Request(replace_broker=proto.ReplaceBroker(id=1))
+        with pytest.raises(InvalidRequest, match="broker 1 is alive"):
+            await broker.service.call(replace, [])
+        assert broker.metadata.view.broker(1).member == members
+
+
+@on_loop
+async def test_a_broker_that_is_down_with_the_only_copy_is_removed_by_force_alone(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        metadata, service = server.broker.metadata, server.broker.service
+        await metadata.edit(lambda _: only_copy(record_of(4)))
+        await until(lambda: not server.broker.is_alive(4))
+        remove = proto.Request(remove_broker=proto.RemoveBroker(id=4))
+        with pytest.raises(InvalidRequest, match="only broker 4, which is down, has orders/0"):
+            await service.call(remove, [])
+        assert metadata.view.broker(4).state == "serving"
+        remove.remove_broker.force = True
+        await service.call(remove, [])
+        assert metadata.view.broker(4).state == "leaving"
 
 
 @on_loop

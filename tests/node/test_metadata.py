@@ -121,6 +121,18 @@ async def test_a_catalog_that_cannot_be_read_stops_nothing(
         talker.close()
 
 
+@on_loop
+async def test_a_catalog_that_is_replayed_does_not_take_the_view_back(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        metadata = server.broker.metadata
+        view = metadata.view
+        # As if the replica had been made anew, and had replayed all but the last change.
+        metadata.view = later = view.updated(view.version + 1, {**view.values, "later": 1})
+        metadata.refresh()
+        assert metadata.view is later
+        metadata.view = view
+
+
 def deafened(server: Server) -> None:
     """It hears no other broker any more, and does not know it yet."""
     server.broker.links.hooks.deliver = lambda *_: None

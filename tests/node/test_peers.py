@@ -13,6 +13,7 @@ from quivermq.node.peers import LinkHooks, LinkLane, PeerLinks, lane_of
 from quivermq.raft import Entry, EntryKind, Message, MessageKind
 from quivermq.replica import Chunk, Consensus, Mail, Rouse
 from quivermq.wire import PROTOCOL, packet, proto
+from quivermq.wire.receiver import STALLED_S
 from tests.transports.stage import on_loop, until
 
 GROUP = bytes(15) + b"\x01"
@@ -139,6 +140,24 @@ async def test_what_a_stuck_peer_does_not_take_is_dropped() -> None:
         assert link.dropped
         assert link.connection is not None
         assert link.connection.unsent_bytes < 4 << 20
+
+
+@on_loop
+async def test_a_peer_that_could_not_be_told_of_leaders_is_connected_anew() -> None:
+    """Whoever connects is told of all of them."""
+    async with broker(1, outbox_bytes_max=1 << 20) as one, broker(2) as two:
+        await connected(one, two)
+        for incoming in two.links._incoming:
+            incoming.transport.pause_reading()  # type: ignore[union-attr]
+        link = one.links.peers[2].lanes[LinkLane.EXPRESS]
+        stuck = link.connection
+        assert stuck is not None
+        while stuck.unsent_bytes <= 1 << 20:
+            stuck.write(bytes(1 << 20))
+        one.links.tell_leadership([proto.Leadership(partition=GROUP)])
+        # Before the other side takes it for stalled.
+        async with asyncio.timeout(STALLED_S - 1):
+            await until(lambda: link.connection not in {None, stuck})
 
 
 @on_loop

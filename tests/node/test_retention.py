@@ -96,6 +96,15 @@ def test_the_slowest_archive_counts_and_archives_alone_are_no_consumers() -> Non
     assert archived_by_all(groups) == 0
 
 
+def test_a_group_that_committed_nothing_yet_is_done_with_nothing() -> None:
+    groups = Groups()
+    groups.carry_out([Op.CREATE, 1, "quick"])
+    groups.by_name["quick"].committed = 50
+    assert done_by_all(groups) == 50
+    groups.carry_out([Op.CREATE, 2, "begun"])
+    assert done_by_all(groups) == 0
+
+
 def test_the_segment_that_is_written_to_is_stale_only_if_its_last_message_is() -> None:
     log = filled()
     assert is_stale(log, TopicSettings(retention_ms=1_000), NOW_MS, Ages())

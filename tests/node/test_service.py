@@ -2,16 +2,17 @@
 
 import asyncio
 from pathlib import Path
-from threading import Event
 
 import pytest
 
-from quivermq.batches import encode_batch
+from quivermq.batches import Origin, encode_batch
+from quivermq.errors import QuiverError, Timeout
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.node.cluster_stage import Brokers, cluster
 from tests.node.consumer_stage import Consumer, led, move_leader, refusal
+from tests.node.replica_stage import stuck
 from tests.transports.stage import (
     PATIENT,
     Talker,
@@ -237,20 +238,85 @@ async def test_a_produce_is_answered_in_its_time_whatever_the_disk_does_and_may_
     async with serving(tmp_path, fsync="always") as server:
         talker = await Talker.by_socket(server)
         await make_topic(talker)
-        release = Event()
-        server.broker.disk_thread.submit(release.wait, lambda _: None)
-        try:
+        with stuck(server.broker.disk_thread):
             talker.say(produce(7, direct=direct, timeout_ms=60_000), encode_batch([b"patient"]))
             began = asyncio.get_running_loop().time()
             hasty = produce(8, direct=direct, timeout_ms=200)
             answer = await talker.ask(hasty, encode_batch([b"hasty"]))
             assert answer.error.code == "Timeout"
             assert asyncio.get_running_loop().time() - began >= 0.2
-        finally:
-            release.set()
         answer = await talker.hear(7)
         assert answer.produced.batches[0].first_offset == 0
         await until(lambda: orders(server).readable_end == 2)
         await until(lambda: server.broker.counters.traffic["orders", 0].messages_in == 2)
         assert not [response for response in talker.heard if response.id == 8]
+        talker.close()
+
+
+@on_loop
+async def test_a_produce_that_timed_out_is_answered_no_second_time(tmp_path: Path) -> None:
+    async with serving(tmp_path, fsync="always") as server:
+        talker = await Talker.by_socket(server)
+        await make_topic(talker)
+        answers: list[proto.Response | QuiverError] = []
+        with stuck(server.broker.disk_thread):
+            server.broker.service._producing.produce(
+                proto.Produce(topic="orders"), [encode_batch([b"x"])], answers.append, 0.02
+            )
+            await until(lambda: answers)
+        await until(lambda: server.broker.counters.traffic["orders", 0].messages_in == 1)
+        assert [type(answer) for answer in answers] == [Timeout]
+        talker.close()
+
+
+@on_loop
+async def test_one_refused_batch_is_told_though_others_are_stored(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        talker = await Talker.by_socket(server)
+        await make_topic(talker)
+        stored, refused = (
+            encode_batch([b"x"], origin=Origin(producer_id=7, sequence=sequence))
+            for sequence in (0, 5)
+        )
+        answer = await talker.ask(produce(9), stored, refused)
+        assert answer.error.code == "OutOfSequence"
+        assert orders(server).readable_end == 1
+        talker.close()
+
+
+@on_loop
+async def test_a_produce_of_another_broker_that_was_given_up_harms_no_replica(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, fsync="always") as server:
+        talker = await Talker.by_socket(server)
+        await make_topic(talker)
+        with stuck(server.broker.disk_thread):
+            request = produce(9, forwarded=True)
+            asking = asyncio.create_task(
+                server.broker.service.call(request, [encode_batch([b"x"])])
+            )
+            await until(lambda: orders(server).is_writing)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        await until(lambda: orders(server).readable_end == 1)
+        assert (await store(talker, b"y")).produced.batches[0].first_offset == 1
+        assert orders(server).trouble == ""
+        talker.close()
+
+
+@on_loop
+async def test_only_a_broker_that_knows_the_catalog_denies_that_there_is_a_topic(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as server:
+        talker = await Talker.by_socket(server)
+        metadata = server.broker.metadata
+        before = metadata.view
+        await make_topic(talker)
+        # As of a broker that has not applied the last change yet.
+        metadata.view = before
+        await store(talker, b"x")
+        answer = await talker.ask(proto.Request(id=9, fetch=proto.Fetch(topic="nowhere")))
+        assert answer.error.code == "TopicNotFound"
         talker.close()

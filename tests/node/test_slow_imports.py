@@ -34,6 +34,7 @@ def test_a_broker_does_not_import_pandas_for_its_first_dead_letter() -> None:
         (message,) = client.poll("orders", group="workers")
         message.reject()
         cluster.wait_until(lambda: client.group("orders", "workers").dead == 1, "it is not dead")
+        cluster.wait_until(lambda: client.dead_letters("orders"), "it has not arrived")
         (dead,) = client.dead_letters("orders")
         assert dead.value == b"unwanted"
         assert "pandas/" not in Path(f"/proc/{cluster.nodes[1].pid}/maps").read_text()

@@ -151,6 +151,35 @@ async def test_a_member_that_leaves_is_gone_at_once(tmp_path: Path) -> None:
         assert not server.broker.metadata.view.sticky
 
 
+@pytest.mark.parametrize("moment", ["gathered", "written"])
+@on_loop
+async def test_a_member_that_leaves_while_it_joins_does_not_stay(
+    tmp_path: Path, moment: str
+) -> None:
+    async with serving(tmp_path) as server:
+        await make_topic(server)
+        await Member(1, server).beat()
+        broker = server.broker
+        coordinator, metadata = broker.coordinator, broker.metadata
+        reached, release = asyncio.Event(), asyncio.Event()
+        held: Any = metadata.edit if moment == "written" else coordinator._write
+
+        async def hold(*arguments: Any) -> Any:
+            reached.set()
+            await release.wait()
+            return await held(*arguments)
+
+        setattr(*((metadata, "edit") if moment == "written" else (coordinator, "_write")), hold)
+        joining = asyncio.create_task(Member(2, server).beat())
+        await reached.wait()
+        leaving = asyncio.create_task(Member(2, server).beat(leaving=True))
+        await asyncio.sleep(0.01)
+        release.set()
+        await asyncio.gather(joining, leaving)
+        (group,) = metadata.view.sticky.values()
+        assert list(group.members) == [1]
+
+
 @on_loop
 async def test_a_full_group_lets_members_leave(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

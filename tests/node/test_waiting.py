@@ -37,6 +37,23 @@ async def test_a_waiting_poll_is_woken_by_what_is_stored(tmp_path: Path) -> None
 
 
 @on_loop
+async def test_what_is_cached_for_waiting_polls_stands_at_its_own_offset(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        waiting, other = Consumer(server, 1), Consumer(server, 2)
+        await other.make_topic()
+        await other.store(b"a")
+        # Nobody has read it, so that it is not cached.
+        await other.ask(seek_group=proto.SeekGroup(topic="orders", group=GROUP, latest=True))
+        polling = asyncio.create_task(waiting.poll(wait_ms=30_000))
+        await parked(server, 1)
+        await other.store(b"b")
+        assert values(await polling) == [b"b"]
+        assert values(await other.poll(group="others")) == [b"a", b"b"]
+        await waiting.close()
+        await other.close()
+
+
+@on_loop
 async def test_a_waiting_poll_is_woken_by_what_comes_back(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         waiting, other = Consumer(server, 1), Consumer(server, 2)

@@ -182,7 +182,7 @@ async def test_a_failure_of_ours_is_a_500_in_the_usual_shape(
 ) -> None:
     async with serving(tmp_path, http=ANYWHERE) as server:
 
-        async def broken(*_: object) -> None:
+        async def broken(*_: object, **__: object) -> None:
             raise RuntimeError("a bug")
 
         monkeypatch.setattr(server.broker.service, "call", broken)

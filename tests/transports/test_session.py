@@ -8,9 +8,10 @@ import pytest
 
 import quivermq
 from quivermq.batches import encode_batch
-from quivermq.transports import Server
+from quivermq.transports import Server, client_connections
 from quivermq.transports.session import Session
 from quivermq.wire import HELLO_BYTES_MAX, PROTOCOL, packet, proto
+from tests.node.replica_stage import stuck
 from tests.transports.stage import (
     UNKNOWN_BODY,
     Talker,
@@ -25,12 +26,16 @@ from tests.transports.stage import (
 PING = proto.Request(id=99, ping=proto.Ping())
 
 
-def session_of(server: Server) -> Session:
-    """The broker's end of the only talker's conversation."""
+def connection_of(server: Server) -> client_connections.ClientConnection:
+    """The broker's end of the only talker's connection."""
     assert server.client_connections is not None
-    sessions = [connection.session for connection in server.client_connections.connections]
-    (session,) = [session for session in sessions if session.client == "talker"]
-    return session
+    connections = server.client_connections.connections
+    (connection,) = [one for one in connections if one.session.client == "talker"]
+    return connection
+
+
+def session_of(server: Server) -> Session:
+    return connection_of(server).session
 
 
 async def still_talks(talker: Talker) -> bool:
@@ -353,6 +358,58 @@ async def test_a_broker_that_stops_closes_its_connections(tmp_path: Path) -> Non
         await still_talks(talker)
     await talker.until_lost()
     assert server.broker.counters.connections == 0
+
+
+@on_loop
+async def test_a_broker_that_stops_answers_open_produces_before_it_hangs_up(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, fsync="always") as server:
+        talker = await Talker.in_memory(server)
+        await make_topic(talker)
+        with stuck(server.broker.disk_thread):
+            body = proto.Produce(topic="orders")
+            talker.say(proto.Request(id=10, produce=body), encode_batch([b"x"]))
+            await still_talks(talker)
+            stopping = asyncio.create_task(server.stop())
+            await until(lambda: talker.heard or talker.lost.is_set())
+        await stopping
+    assert [(answer.id, answer.error.code) for answer in talker.heard] == [(10, "Timeout")]
+
+
+@on_loop
+async def test_connections_that_do_not_end_by_themselves_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_connections, "_LINGER_S", 0.02)
+    async with serving(tmp_path) as server:
+        talker = await Talker.in_memory(server)
+        talker.transport.pause_reading()
+        talker.say(PING)
+        session = session_of(server)
+        await until(lambda: session.backlog.unread)
+        assert server.client_connections is not None
+        await server.client_connections.close()
+        assert not server.client_connections.connections
+
+
+@on_loop
+async def test_a_packet_stands_still_only_while_its_client_is_listened_to(tmp_path: Path) -> None:
+    async with serving(tmp_path, idle_timeout_ms=3_600_000) as server:
+        talker = await Talker.in_memory(server)
+        talker.transport.write(b"".join(packet(PING.SerializeToString()))[:-1])
+        connection = connection_of(server)
+        await until(lambda: connection.session.receiver.arrived_bytes)
+        now = asyncio.get_running_loop().time()
+        connection._is_paused = True
+        for seconds in range(0, 60, 10):
+            connection.sweep(now + seconds)
+        connection._is_paused = False
+        connection.sweep(now + 51)
+        await asyncio.sleep(0.02)
+        assert not talker.lost.is_set()
+        connection.sweep(now + 60)
+        await talker.until_lost()
 
 
 @on_loop

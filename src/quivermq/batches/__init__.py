@@ -3,6 +3,7 @@
 The values that every other room passes around. Imports nothing of ours but `errors`.
 """
 
+from quivermq.batches.columns import prepare_arrays
 from quivermq.batches.cut import cut
 from quivermq.batches.decode import (
     Message,
@@ -70,6 +71,7 @@ __all__ = [
     "encode_batches",
     "is_plain",
     "lone_value",
+    "prepare_arrays",
     "read_envelope",
     "schema_of",
 ]

@@ -1,5 +1,7 @@
 """Turns the arguments of callers into the columns of a body: Arrow batches of our schema."""
 
+# Arrow imports it together with pandas, and that fails if the program ends already.
+import concurrent.futures.thread  # noqa: F401
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple
 
@@ -40,6 +42,14 @@ class Batches(NamedTuple):
     record_batches: list[Any]
     fresh: bool
     """The arrays were made here, so none is a slice of an array with other rows around it."""
+
+
+def prepare_arrays() -> None:
+    """Let Arrow import what it needs for arrays of Python values: pandas, where it is installed.
+
+    Left to the first batch, it may take most of the time that a program has at its end.
+    """
+    pa.array([b""], _BINARY)
 
 
 def record_batches_of(

@@ -93,6 +93,8 @@ class StickyCoordinator:
         self._heard: dict[str, dict[int, float]] = {}
         """By the key of the group and the member."""
         self._pending: dict[StickyName, StickyChanges] = {}
+        self._writing: dict[StickyName, StickyChanges] = {}
+        """What was pending, while it is being written to the catalog."""
         self._rounds: dict[StickyName, asyncio.Future[None]] = {}
         """Answered when what is pending is in the catalog."""
         self._parked: dict[str, dict[asyncio.Future[None], tuple[int, MemberShare]]] = {}
@@ -168,7 +170,8 @@ class StickyCoordinator:
     async def _leave(self, key: str, beat: Heartbeat) -> None:
         self._heard.get(key, {}).pop(beat.member, None)
         group = self._metadata.view.sticky.get(key)
-        if beat.name in self._pending or (group is not None and beat.member in group.members):
+        is_changing = beat.name in self._pending or beat.name in self._writing
+        if is_changing or (group is not None and beat.member in group.members):
             await self._change(beat, lambda changes: changes.leave(beat.member))
 
     async def _session(self, key: str, member: int) -> MemberSession:
@@ -238,6 +241,7 @@ class StickyCoordinator:
         self._term = 0
         self._heard = {}
         self._pending = {}
+        self._writing = {}
         rounds, self._rounds = self._rounds, {}
         waiters = [*rounds.values(), *(w for parked in self._parked.values() for w in parked)]
         for waiter in waiters:
@@ -295,7 +299,8 @@ class StickyCoordinator:
 
     async def _write(self) -> None:
         """Everything that is pending, in as few edits as it fits into."""
-        pending, self._pending = self._pending, {}
+        pending = self._writing = self._pending
+        self._pending = {}
         rounds, self._rounds = self._rounds, {}
         try:
             while pending:

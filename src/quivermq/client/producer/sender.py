@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 
-from quivermq.batches import Compression, Origin, encode_batch
+from quivermq.batches import Compression, Origin, encode_batch, prepare_arrays
 from quivermq.client.asyncio_transport import AsyncioConnection
 from quivermq.client.core import Core
 from quivermq.client.producer.accumulator import Accumulator
@@ -57,6 +57,8 @@ class Sender:
         self._sequence = sequence
         self._session: ProducerSession | None = None
         self._session_lock = asyncio.Lock()
+        # What it holds may have to be encoded while the program ends.
+        prepare_arrays()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
