@@ -91,15 +91,10 @@ class Cluster:
         self.nodes[node_id] = node
         return node
 
-    def _addresses(self, node_id: int) -> dict[str, Any]:
+    def _addresses(self, node_id: int) -> dict[str, str]:
         if self._hosts is not None:
             host = self._hosts.address(f"node-{node_id}")
-            return {
-                "listen": f"{host}:{_PORT}",
-                "peer_listen": f"{host}:{_PEER_PORT}",
-                # Only the hosts of this cluster reach these addresses.
-                "insecure": True,
-            }
+            return {"listen": f"{host}:{_PORT}", "peer_listen": f"{host}:{_PEER_PORT}"}
         listen, peer_listen = HeldPort(), HeldPort()
         self._ports += (listen, peer_listen)
         return {"listen": listen.address, "peer_listen": peer_listen.address}
