@@ -20,7 +20,7 @@ def test_loopback_needs_nothing(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "[::]", "10.1.2.3", "broker-1"])
-@pytest.mark.parametrize("listener", ["listen", "peer_listen", "http"])
+@pytest.mark.parametrize("listener", ["listen", "peer_listen", "http", "grpc"])
 def test_a_listener_for_other_machines_is_refused_by_name(host: str, listener: str) -> None:
     with pytest.raises(InvalidRequest, match=f"^{listener} .*--insecure"):
         check_exposure(BrokerSettings.model_validate({listener: f"{host}:1"}))

@@ -75,3 +75,20 @@ async def test_a_stream_and_a_poll_end_with_their_user(tmp_path: Path) -> None:
             assert await refusal(await polling) == (401, "Unauthenticated")
             await until(lambda: not members(server))
             assert await refusal(await bob.get(ORDERS)) == (401, "Unauthenticated")
+
+
+@on_served_loop
+async def test_callers_at_the_same_time_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    one = {"messages": [{"value": "a"}]}
+    async with guarded(tmp_path, http=ANYWHERE) as (server, admin):
+        reader = await user(admin, "reader", ("consume", "", ""))
+        writer = await user(admin, "writer", ("produce", "", ""))
+        async with client_of(server, reader) as reading, client_of(server, writer) as writing:
+            for _ in range(5):
+                asked = [
+                    each.post(f"{ORDERS}/messages", json=one)
+                    for each in (reading, writing, reading, writing)
+                ]
+                answers = await asyncio.gather(*asked)
+                assert [answer.is_success for answer in answers] == [False, True, False, True]
+                assert answers[0].status_code == answers[2].status_code == 403

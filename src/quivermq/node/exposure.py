@@ -37,7 +37,7 @@ def _open_listeners(settings: BrokerSettings) -> Iterator[str]:
     has = {"TLS (--tls-cert)": bool(settings.tls_cert), "--users": settings.users}
     missing = [what for what in has if not has[what]]
     for name in _CLIENT_LISTENERS:
-        address = getattr(settings, name, "")
+        address = getattr(settings, name)
         if address and missing and not _is_local(address):
             yield f"{name} {address} is open to other machines without {' and '.join(missing)}"
     has_secret = settings.cluster_secret.get_secret_value() or settings.cluster_secret_file
