@@ -4,7 +4,7 @@ A *grant* allows one action with topics and groups whose names begin with its pr
 prefix matches every name. `admin` includes the other two: an admin could grant them to itself.
 
 A token has 256 random bits, so its SHA-256 is as hard to turn around as the token is to guess, and
-brokers check it without work that a stranger could make them do (decision 0046).
+brokers check it without work that a stranger could make them do (decision 0044).
 
 Pure: tokens are drawn elsewhere, and so is it decided whether a request is allowed.
 """
