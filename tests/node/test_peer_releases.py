@@ -28,7 +28,6 @@ async def test_letters_beside_a_frame_of_a_later_release_arrive() -> None:
         yield
 
     incoming = Incoming(lambda hello: hello, take, set(), DEFAULT_LIMITS, 60.0)
-    incoming._patience.cancel()
     incoming.hello = proto.PeerHello(protocol=PROTOCOL, node=2)
     first, second, third = (encode_batch([word]) for word in (b"a", b"b", b"c"))
     letters = [
