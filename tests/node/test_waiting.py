@@ -448,3 +448,30 @@ async def test_what_one_group_does_is_looked_at_for_that_group_alone(
         assert [values(got) for got in await asyncio.gather(*polls)] == [[b"c"]] * len(groups)
         await busy.close()
         await idle.close()
+
+
+@on_loop
+async def test_a_message_that_comes_due_while_it_is_looked_for_wakes_a_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        due_ms = server.broker.scheduler.now_ms() + 3_600_000
+        await consumer.store(b"later", not_before_ms=due_ms)
+        polling = asyncio.create_task(consumer.poll(wait_ms=30_000))
+        await parked(server, 1)
+        clock_ms = due_ms - 1
+        look = DeliveryDispatcher.dispatch
+
+        def look_slowly(dispatcher: DeliveryDispatcher, group: str) -> None:
+            nonlocal clock_ms
+            look(dispatcher, group)
+            clock_ms = due_ms
+
+        monkeypatch.setattr(DeliveryDispatcher, "now_ms", lambda _: clock_ms)
+        monkeypatch.setattr(DeliveryDispatcher, "dispatch", look_slowly)
+        dispatcher_of(server).schedule_dispatch()
+        async with asyncio.timeout(10):
+            assert values(await polling) == [b"later"]
+        await consumer.close()

@@ -411,6 +411,8 @@ class DeliveryDispatcher:
         self._dispatch_handle = None
         if self.is_closed:
             return
+        # Before anything is looked at: what comes due while it is looked at is for the next alarm.
+        now_ms, steady_ms = self.now_ms(), self.steady_ms()
         # Not groups without operations: there may be thousands. Nor very many before others on the
         # event loop have had their turn.
         if self._all_due:
@@ -426,7 +428,7 @@ class DeliveryDispatcher:
             with suppress(NotLeader, Overloaded):
                 leases = self.hosted.with_leases(self._remember)
         if leases is not None:
-            self._set_alarm(leases.alarm_ms(self.now_ms(), self.steady_ms()))
+            self._set_alarm(leases.alarm_ms(now_ms, steady_ms))
             if leases.working_copy.groups.with_dying:
                 self._on_dying(self)
         else:
