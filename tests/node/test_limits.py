@@ -30,7 +30,9 @@ async def test_a_broker_with_smaller_limits_follows_all_the_same(tmp_path: Path)
         group = servers[0].broker.partitions.partition_id("orders", b"", 0)
         await until(
             lambda: all(
-                server.broker.scheduler.replicas[group].readable_end == 1 for server in servers
+                (hosted := server.broker.scheduler.replicas.get(group)) is not None
+                and hosted.readable_end == 1
+                for server in servers
             )
         )
         talker.close()

@@ -60,8 +60,7 @@ class BackgroundLoop:
             return future.result()
         except BaseException:
             future.cancel()
-            if self._is_stopped:
-                park_if_ending()
+            park_if_ending()
             raise
 
     def post(self, call: Callable[..., object], *arguments: object) -> None:
