@@ -1,4 +1,4 @@
-"""Who asks in this task: for doors whose requests carry a token in their headers.
+"""The caller of the present task: for doors whose requests carry a token in their headers.
 
 Everything that a task and its children ask of the service is asked by the caller that signed in
 there, without being passed along by each function between the two.

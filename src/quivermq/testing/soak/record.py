@@ -21,7 +21,7 @@ class Strike:
 
 
 class Sample(NamedTuple):
-    """What the process of one broker held at one moment."""
+    """The memory, sockets and files of one broker at one moment."""
 
     at_s: float
     node: int

@@ -11,9 +11,9 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from quivermq.errors import ConnectionFailed, QuiverError
-from quivermq.node import BROKER, Broker, end_tasks
+from quivermq.node import Broker, end_tasks
 from quivermq.transports.grpc import administration, letters
-from quivermq.transports.grpc.call import Backlogs, Call, authorization_of, host_of
+from quivermq.transports.grpc.call import Backlogs, Call, authorization_of, host_of, own_call
 from quivermq.transports.grpc.generated.quiver.v1 import quiver_pb2 as api
 from quivermq.transports.grpc.leases import consumer_number, settle_request
 from quivermq.transports.grpc.parts import with_parts
@@ -153,8 +153,7 @@ class Calls:
             except BaseException as error:
                 # Without the deadline of this call, which may have passed, and though its user
                 # may be gone.
-                own = Call(self.broker, _any_room, caller=BROKER)
-                self.spawn(give_back(own, poll, polled))
+                self.spawn(give_back(own_call(self.broker), poll, polled))
                 if not isinstance(error, Exception):
                     raise
                 refusal = error
@@ -210,10 +209,6 @@ def _settling(response: type[T]) -> Method:
         return response()
 
     return settle
-
-
-async def _any_room(_: int) -> None:
-    """For small answers that no client waits for."""
 
 
 async def _quietly(work: Coroutine[Any, Any, None]) -> None:

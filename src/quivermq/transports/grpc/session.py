@@ -14,9 +14,9 @@ import grpc.aio
 
 import quivermq
 from quivermq.errors import InvalidRequest, Overloaded, QuiverError, Timeout
-from quivermq.node import BROKER, end_tasks
+from quivermq.node import end_tasks
 from quivermq.transports.backlog import Backlog
-from quivermq.transports.grpc.call import Call
+from quivermq.transports.grpc.call import Call, own_call
 from quivermq.transports.grpc.calls import Calls, Context
 from quivermq.transports.grpc.generated.quiver.v1 import quiver_pb2 as api
 from quivermq.transports.grpc.leases import consumer_number, settle_request
@@ -372,7 +372,7 @@ class Session:
         finally:
             self._backlog.settle(place)
             if not is_sent:
-                self._calls.spawn(give_back(_background_call(self._calls), poll, polled))
+                self._calls.spawn(give_back(own_call(self._calls.broker), poll, polled))
 
     # Writing.
 
@@ -410,7 +410,7 @@ class Session:
             self._calls.spawn(self._release(sorted(self._delivered)))
 
     async def _release(self, places: Iterable[tuple[str, int]]) -> None:
-        call = _background_call(self._calls)
+        call = own_call(self._calls.broker)
         for topic, partition in places:
             release = proto.ReleaseConsumer(
                 topic=topic,
@@ -424,10 +424,3 @@ class Session:
 
 def _messages_of(polled: Polled) -> Iterable[int]:
     return (piece.count for found, _ in polled.leased for piece in found.pieces)
-
-
-def _background_call(calls: Calls) -> Call:
-    async def any_room(_: int) -> None:
-        """Its answers are small."""
-
-    return Call(calls.broker, any_room, caller=BROKER)
