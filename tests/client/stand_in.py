@@ -94,6 +94,7 @@ class StandIn:
         """By partition; this node leads the others."""
         self.addresses: dict[int, str] = {}
         """Of other nodes."""
+        self.metadata_leader = node
         self.is_hidden = False
         """Maps do not name its own address."""
         self._scripts: dict[str, deque[Action]] = defaultdict(deque)
@@ -235,7 +236,11 @@ class StandIn:
             if name in request.map.topics
         ]
         found = proto.ClusterMap(
-            brokers=brokers, topics=topics, node=self.node, leader=self.node, version=1
+            brokers=brokers,
+            topics=topics,
+            node=self.node,
+            leader=self.metadata_leader,
+            version=1,
         )
         return proto.Response(map=found)
 

@@ -8,6 +8,7 @@ import pytest
 import quivermq
 from quivermq.errors import (
     ConnectionFailed,
+    InvalidRequest,
     NotEnoughReplicas,
     NotLeader,
     Overloaded,
@@ -15,6 +16,7 @@ from quivermq.errors import (
     TopicNotFound,
 )
 from quivermq.wire import proto
+from tests.client.brokers import BrokerThread
 from tests.client.stand_in import HANG, StandIn
 
 
@@ -199,3 +201,56 @@ def test_a_delete_whose_answer_was_lost_is_no_error(
     stand_in.script("delete_topic", TopicNotFound("there is none"))
     with pytest.raises(TopicNotFound):
         client.delete_topic("t")
+
+
+def test_a_partition_that_was_added_meanwhile_is_found(
+    broker: BrokerThread, real: quivermq.Client, topic: str
+) -> None:
+    def add_partition() -> int:
+        with quivermq.connect(broker.address) as other:
+            before = len(other.topic(topic).partitions)
+            other.alter_topic(topic, partitions=before + 1)
+            return before
+
+    with real.producer() as producer:
+        producer.send(topic, b"first").result()
+        last = add_partition()
+        assert real.produce(topic, b"alone", partition=last).offset == 0
+        last = add_partition()
+        (receipt,) = real.produce_many(topic, [b"many"], partition=last)
+        assert (receipt.partition, receipt.first_offset) == (last, 0)
+        last = add_partition()
+        assert producer.send(topic, b"batched", partition=last).result().partition == last
+        last = add_partition()
+        with quivermq.connect(broker.address) as other:
+            other.produce(topic, b"known to exist", partition=last)
+        reader = real.read_range(topic, last, 0, 1)
+        assert [message.value for message in reader] == [b"known to exist"]
+        last = add_partition()
+        assert real.offsets(topic, [last]).partitions[last].end == 0
+        last = add_partition()
+        assert list(real.read(topic, last)) == []
+
+
+def test_a_broker_that_lags_does_not_hide_a_partition() -> None:
+    with StandIn(node=1) as lagging, StandIn(node=2) as leader:
+        lagging.metadata_leader = 2
+        lagging.addresses = {2: leader.address}
+        leader.topics = {"t": 2}
+        with quivermq.connect(lagging.address) as client:
+            client.produce("t", b"one")
+            assert client.produce("t", b"two", partition=1).partition == 1
+        assert leader.log(partition=1).values == [b"two"]
+
+
+def test_a_partition_that_does_not_exist_is_refused(
+    real: quivermq.Client, topic: str, client: quivermq.Client
+) -> None:
+    real.produce(topic, b"v")
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="has the partitions 0 to 0: 7"):
+            real.produce(topic, b"v", partition=7)
+    with real.producer() as producer, pytest.raises(InvalidRequest, match="0 to 0: 7"):
+        producer.send(topic, b"v", partition=7)
+    with pytest.raises(InvalidRequest, match="0 to 0: True"):
+        client.produce("t", b"v", partition=True)

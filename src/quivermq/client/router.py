@@ -217,13 +217,25 @@ class Router:
             )
         return connection
 
-    async def route(self, topic: str, attempts: Attempts, *, create: bool = False) -> Route:
-        """Where a topic is; raises `TopicNotFound`."""
+    async def route(
+        self,
+        topic: str,
+        attempts: Attempts,
+        *,
+        create: bool = False,
+        partition: int | None = None,
+    ) -> Route:
+        """Where a topic is; raises `TopicNotFound`, and `InvalidRequest` without the partition."""
         route = self.map.route(topic)
         if route is None:
-            return await self.refresh(topic, attempts, create=create)
-        if self.transport.now() - route.heard_at > ROUTE_SECONDS_MAX:
-            return await self._checked_route(route, topic)
+            route = await self.refresh(topic, attempts, create=create)
+        elif self.transport.now() - route.heard_at > ROUTE_SECONDS_MAX:
+            route = await self._checked_route(route, topic)
+        elif type(partition) is int and partition >= len(route.leaders):
+            # It may have been added since.
+            route = await self.refresh(topic, attempts, latest=True)
+        if partition is not None:
+            route.check(partition)
         return route
 
     async def _checked_route(self, route: Route, topic: str) -> Route:
@@ -236,8 +248,10 @@ class Router:
         except QuiverError:
             return route
 
-    async def refresh(self, topic: str, attempts: Attempts, *, create: bool = False) -> Route:
-        """Ask where a topic is."""
+    async def refresh(
+        self, topic: str, attempts: Attempts, *, create: bool = False, latest: bool = False
+    ) -> Route:
+        """Ask where a topic is; the leader of the metadata, if the answer is to be the latest."""
         if not isinstance(topic, str) or not topic:
             raise InvalidRequest(f"a topic has a name, as in 'orders': {topic!r}")
         request = proto.Request()
@@ -249,8 +263,8 @@ class Router:
             attempts.record_failure("the cluster", NotLeader("the metadata has no leader"))
             await attempts.pause()
             found = (await self.ask_any(request, attempts)).map
-        if not found.topics and found.leader != found.node:
-            # A broker that lags behind may not know a topic yet: the leader's answer counts.
+        if (latest or not found.topics) and found.leader != found.node:
+            # A broker that lags behind may not know of it yet: the leader's answer counts.
             leader = next((each.address for each in found.brokers if each.id == found.leader), "")
             found = (await self.ask_any(request, attempts, first=leader)).map
         self.map.update(found, [topic], self.transport.now())
@@ -275,8 +289,7 @@ class Router:
 
         With a number, best one of its followers: the same one for the same number.
         """
-        route = await self.route(topic, attempts)
-        route.check(partition)
+        route = await self.route(topic, attempts, partition=partition)
         now = self.transport.now()
         nodes = [route.leaders[partition]]
         if follower is not None:
@@ -293,7 +306,8 @@ class Router:
         self, topic: str, attempts: Attempts, partitions: Sequence[int] | None = None
     ) -> list[LeaderPartitions]:
         """These partitions, or all of the topic, by the broker that leads them."""
-        route = await self.route(topic, attempts)
+        last = max(partitions, default=None) if partitions is not None else None
+        route = await self.route(topic, attempts, partition=last)
         partitions_of: dict[int, list[int]] = {}
         leaders: list[LeaderPartitions] = []
         for partition in range(len(route.leaders)) if partitions is None else partitions:

@@ -88,7 +88,7 @@ class Accumulator:
         delay: float,
         partition: int | None,
     ) -> Delivery | None:
-        """Take a message; None if there is no room, or the topic is not known yet."""
+        """Take a message; None if there is no room, or the topic or partition is not known yet."""
         with self._lock:
             if key is None and headers is None and partition is None and not (priority or delay):
                 pending_batch = self._plain.get(topic)
@@ -100,9 +100,9 @@ class Accumulator:
                         values.append(value)
                         pending_batch.size = size
                         return delivery
-            partitions = self._partitions.get(topic)
-            if partitions is None:
+            if not self.knows(topic, partition):
                 return None
+            partitions = self._partitions[topic]
             return self._add(topic, partitions, value, key, headers, priority, delay, partition)
 
     def learn(self, topic: str, partitions: int) -> None:
@@ -118,9 +118,12 @@ class Accumulator:
             self._partitions.pop(topic, None)
             self._plain.pop(topic, None)
 
-    def knows(self, topic: str) -> bool:
+    def knows(self, topic: str, partition: int | None) -> bool:
         """`add` takes messages for it, if there is room."""
-        return topic in self._partitions
+        partitions = self._partitions.get(topic)
+        if partitions is None:
+            return False
+        return type(partition) is not int or partition < partitions
 
     def when_room(self, call: Callable[[], object]) -> None:
         """Call it when there is room again."""

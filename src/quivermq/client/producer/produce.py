@@ -45,12 +45,10 @@ class DirectProducer:
         """Store one message."""
         router = self._router
         attempts = router.attempts(f"producing to {topic}")
-        route = await router.route(topic, attempts, create=True)
-        if partition is not None:
-            route.check(partition)
-        elif key is not None:
+        route = await router.route(topic, attempts, create=True, partition=partition)
+        if partition is None and key is not None:
             partition = partition_of(as_bytes("key", key), len(route.leaders))
-        else:
+        elif partition is None:
             partition = self.next_partition(route)
         session = await self.sessions.take(attempts)
         try:
@@ -91,9 +89,7 @@ class DirectProducer:
     ) -> list[BatchReceipt]:
         """Store many messages, several batches under way at a time."""
         attempts = self._router.attempts(f"producing to {topic}")
-        route = await self._router.route(topic, attempts, create=True)
-        if partition is not None:
-            route.check(partition)
+        route = await self._router.route(topic, attempts, create=True, partition=partition)
         frames = bulk_frames(
             columns,
             layout,

@@ -141,7 +141,7 @@ class Producer:
         """
         return self._add(
             topic, value, key, headers, priority, delay, partition
-        ) or self._wait_and_add(topic, value, key, headers, priority, delay, partition)
+        ) or self._wait_and_add(topic, partition, value, key, headers, priority, delay)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is delivered or given up.
@@ -216,20 +216,20 @@ class Producer:
         self._waker.sender = self._settings.sender(make_core(), self._accumulator)
         return self._waker.sender
 
-    def _wait_and_add(self, topic: str, *message: Any) -> Delivery:
+    def _wait_and_add(self, topic: str, partition: int | None, *message: Any) -> Delivery:
         """Add the message once the topic is known and there is room."""
         deadline = time.monotonic() + self._settings.timeout
         while True:
             if self._is_closed or self._sender is None:
                 raise InvalidRequest("the producer is closed: make another")
-            if not self._accumulator.knows(topic):
-                self._background.call(self._sender.learn(topic))
+            if not self._accumulator.knows(topic, partition):
+                self._background.call(self._sender.learn(topic, partition))
             else:
                 room = threading.Event()
                 self._accumulator.when_room(room.set)
                 if not room.wait(max(0.0, deadline - time.monotonic())):
                     raise _overloaded(self._settings)
-            delivery = self._add(topic, *message)
+            delivery = self._add(topic, *message, partition)
             if delivery is not None:
                 return delivery
 
@@ -274,7 +274,7 @@ class AsyncProducer:
         """
         return self._add(
             topic, value, key, headers, priority, delay, partition
-        ) or await self._wait_and_add(topic, value, key, headers, priority, delay, partition)
+        ) or await self._wait_and_add(topic, partition, value, key, headers, priority, delay)
 
     async def flush(self) -> None:
         """Wait until everything sent so far is delivered or given up.
@@ -342,15 +342,15 @@ class AsyncProducer:
         self._is_closed = True
         self._add = _refuse_after_fork
 
-    async def _wait_and_add(self, topic: str, *message: Any) -> Delivery:
+    async def _wait_and_add(self, topic: str, partition: int | None, *message: Any) -> Delivery:
         """Add the message once the topic is known and there is room."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.timeout
         while True:
             if self._is_closed:
                 raise InvalidRequest("the producer is closed: make another")
-            if not self._accumulator.knows(topic):
-                await self._sender.learn(topic)
+            if not self._accumulator.knows(topic, partition):
+                await self._sender.learn(topic, partition)
             else:
                 room = asyncio.Event()
                 self._accumulator.when_room(room.set)
@@ -359,7 +359,7 @@ class AsyncProducer:
                         await room.wait()
                 except TimeoutError as error:
                     raise _overloaded(self._settings) from error
-            delivery = self._add(topic, *message)
+            delivery = self._add(topic, *message, partition)
             if delivery is not None:
                 return delivery
 

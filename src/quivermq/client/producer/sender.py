@@ -100,10 +100,10 @@ class Sender:
                 worker = self._workers[place] = _Worker(self, *place)
             worker.push(pending_batch)
 
-    async def learn(self, topic: str) -> None:
+    async def learn(self, topic: str, partition: int | None) -> None:
         """Find out how many partitions a topic has, for the accumulator."""
         attempts = self.core.router.attempts(f"producing to {topic}")
-        route = await self.core.router.route(topic, attempts, create=True)
+        route = await self.core.router.route(topic, attempts, create=True, partition=partition)
         self._accumulator.limits = self.core.router.limits
         self._accumulator.learn(topic, len(route.leaders))
 
@@ -113,13 +113,13 @@ class Sender:
         what = f"producing to {topic}/{partition}"
         attempts = Attempts(router.transport, router.timeout, what, deadline=deadline)
         try:
-            route = await router.route(topic, attempts, create=True)
+            route = await router.route(topic, attempts, create=True, partition=partition)
         except TopicNotFound:
             self._accumulator.forget(topic)
             raise
         self._accumulator.learn(topic, len(route.leaders))
         session = await self._get_session(attempts)
-        return session.stream(route, route.check(partition))
+        return session.stream(route, partition)
 
     def encode(self, pending_batch: PendingBatch, stream: PartitionStream) -> InFlightBatch:
         """A pending batch, laid out as a batch."""

@@ -188,7 +188,7 @@ class OwnedPartition:
         route = await router.route(topic, attempts)
         while partition >= len(route.leaders):
             # It was just added: the coordinator that assigned it knows more than the map.
-            route = await router.refresh(topic, attempts)
+            route = await router.refresh(topic, attempts, latest=True)
             await attempts.pause()
         while True:
             target = await router.target(topic, partition, attempts)
