@@ -15,6 +15,8 @@ def test_names_are_checked() -> None:
             check_topic_name(bad)
         with pytest.raises(InvalidRequest, match="name"):
             check_group_name(bad)
+    with pytest.raises(InvalidRequest, match="for a flag: '-x'"):
+        check_topic_name("-x")
     with pytest.raises(InvalidRequest, match="reserved"):
         check_topic_name("_quiver")
     check_topic_name("_quiver", internal=True)

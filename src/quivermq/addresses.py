@@ -9,7 +9,7 @@ def split_address(address: str) -> tuple[str, int]:
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     is_port = port.isascii() and port.isdigit() and int(port) <= 65_535
     if not colon or not bare or not is_port or any(c.isspace() or c in "/@" for c in bare):
-        raise InvalidRequest(f"{address!r} is no address: write host:port, like 127.0.0.1:7600")
+        raise InvalidRequest(f"{address!r} is not an address: write host:port, like 127.0.0.1:7600")
     if ":" in bare and bare == host:
         raise InvalidRequest(f"an IPv6 address stands in brackets, like [::1]:7600: {address!r}")
     return bare, int(port)

@@ -19,6 +19,10 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 def check_topic_name(name: str, *, internal: bool = False) -> None:
     """Raise `InvalidRequest` unless a topic may be called so; names with `_` first are our own."""
     check_name("topic", name)
+    if name.startswith("-"):
+        raise InvalidRequest(
+            f"a command would take a topic that starts with '-' for a flag: {name!r}"
+        )
     if name.startswith("_") and not (internal or name.startswith(SYSTEM_TOPICS)):
         raise InvalidRequest(f"topic names that start with '_' are reserved: {name!r}")
 

@@ -99,3 +99,8 @@ def test_bash_completes_commands_and_options() -> None:
     assert completed("quiver topic des").split() == ["describe"]
     assert "--fsync-interval-ms" in completed("quiver serve --fs")
     assert completed("quiver serve --fsync ").split() == ["always", "interval", "never"]
+
+
+def test_an_address_that_is_none_is_wrong_usage() -> None:
+    refused = quiver("topic", "list", "--servers", "127.0.0.1:99999")
+    assert "--servers: '127.0.0.1:99999' is not an address" in error_line(refused, 2)

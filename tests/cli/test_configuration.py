@@ -97,7 +97,7 @@ def test_the_file_is_named_by_flag_or_variable_and_must_exist(tmp_path: Path) ->
         ("node-id = 1\n", "quiver.toml: node-id is not a setting: did you mean node_id?"),
         ("fsync = 'sometimes'\n", "quiver.toml: fsync: should be 'always', 'interval' or 'never'"),
         ("node_id = 0\n", "quiver.toml: node_id: should be greater than or equal to 1, not 0"),
-        ("listen = '7600'\n", "quiver.toml: listen: '7600' is no address"),
+        ("listen = '7600'\n", "quiver.toml: listen: '7600' is not an address"),
         ("fsync = \n", "quiver.toml is not TOML"),
         ("peers = {1 = 'a:7700'}\n", "peers names node 1 itself"),
         ("join = 'a:7600'\npeers = {2 = 'a:7700'}\n", "set only one of them"),

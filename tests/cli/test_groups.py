@@ -120,6 +120,9 @@ def test_a_group_is_moved_and_deleted(servers: str, topic: str) -> None:
     assert quiver(*consume).stdout == ""
     assert "--partition" in error_line(quiver(*seek, "1"), 2)
     assert "no time" in error_line(quiver(*seek, "soon"), 2)
+    misspelt = ["group", "seek", topic, "gg", "--servers", servers, "--to", "latest"]
+    assert f"{topic} has no group 'gg', only: g." in error_line(quiver(*misspelt), 2)
+    assert quiver_json(*misspelt, "--create")["offsets"] == {"0": 3, "1": 1}
 
     delete = ["group", "delete", topic, "g", "--servers", servers]
     kept = quiver(*delete, stdin="n\n")

@@ -39,6 +39,8 @@ def test_a_topic_is_created_listed_described_altered_and_deleted(servers: str, t
     assert "kept 7d" in described.stdout
     assert "1, 2, 3" in described.stdout
 
+    unasked = quiver("topic", "delete", topic, "--servers", servers)
+    assert (unasked.returncode, "give --yes" in unasked.stderr) == (2, True)
     kept = quiver("topic", "delete", topic, "--servers", servers, stdin="n\n")
     assert kept.returncode == 1
     assert topic in quiver("topic", "list", "--servers", servers).stdout

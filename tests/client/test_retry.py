@@ -99,3 +99,14 @@ def test_no_hint_is_followed_when_the_time_is_over() -> None:
     transport.time += 1.0
     with pytest.raises(NotEnoughReplicas):
         attempts.may_follow_hint()
+
+
+def test_an_operation_that_takes_long_says_once_why(caplog: pytest.LogCaptureFixture) -> None:
+    error = last_error(ConnectionFailed("server0: Connection refused"), timeout=10.0)
+    assert str(error).count("server0: Connection refused") == 1
+    assert "server0: server0" not in str(error)
+    (told,) = caplog.messages
+    assert told.startswith("asking: still trying, for ")
+    assert told.endswith(" s more. server0: Connection refused")
+    last_error(Overloaded("busy"), timeout=1.0)
+    assert len(caplog.messages) == 1

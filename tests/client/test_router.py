@@ -127,7 +127,7 @@ def test_what_never_passes_is_raised_in_the_end(stand_in: StandIn) -> None:
 def test_an_unknown_topic_is_asked_for_once_and_not_retried(
     stand_in: StandIn, client: quivermq.Client
 ) -> None:
-    with pytest.raises(TopicNotFound, match="create_topic"):
+    with pytest.raises(TopicNotFound, match="create it first"):
         client.produce("other", b"v")
     assert stand_in.count("map") == 1
 

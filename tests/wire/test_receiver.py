@@ -112,6 +112,11 @@ def test_a_length_past_the_limit_is_refused_with_its_prefix() -> None:
         feed(receiver, prefix[-1:])
 
 
+def test_a_client_at_the_port_for_http_is_told_so() -> None:
+    with pytest.raises(InvalidRequest, match="the port for HTTP: name the one for clients"):
+        feed(Receiver(1_000), b"HTTP/1.1 400 Bad Request")
+
+
 def test_a_web_browser_is_told_that_it_is_none_of_ours() -> None:
     with pytest.raises(TooLarge, match="no QuiverMQ client"):
         received_at_once(b"GET / HTTP/1.1\r\n")

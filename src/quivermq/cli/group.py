@@ -101,6 +101,7 @@ def seek(
         ),
     ],
     partition: Partition = None,
+    create: Annotated[bool, typer.Option("--create", help="Create the group if needed.")] = False,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
@@ -117,6 +118,12 @@ def seek(
             and len(client.topic(topic).partitions) > 1
         ):
             raise UsageError("an offset counts within one partition: name it by --partition")
+        groups = [] if create else [group.name for group in client.groups(topic)]
+        if not create and name not in groups:
+            known = ", ".join(groups) or "none"
+            raise UsageError(
+                f"{topic} has no group {name!r}, only: {known}. With --create it gets one"
+            )
         offsets = client.seek(topic, name, position, partition)
     if as_json:
         print_json({"topic": topic, "group": name, "offsets": offsets})

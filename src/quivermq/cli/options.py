@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -10,6 +11,7 @@ import typer
 
 from quivermq.cli.errors import UsageError
 from quivermq.cli.output import remark
+from quivermq.errors import InvalidRequest
 from quivermq.quantities import parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -159,15 +161,30 @@ def _keep_tls_ca(value: str | None) -> None:
 def connect(servers: str, timeout: float, *, tls: "ClientTls" = None) -> "Client":
     """A client; imported only when it is needed, since its libraries take time to load."""
     import quivermq  # noqa: PLC0415  (see above)
+    from quivermq.client import parse_servers  # noqa: PLC0415
 
+    try:
+        parse_servers(servers)
+    except InvalidRequest as error:
+        raise UsageError(f"--servers: {error}") from None
     return quivermq.connect(servers, timeout=timeout, tls=tls)
 
 
 def confirm(question: str, *, yes: bool, otherwise: str = "nothing was changed") -> None:
     """Ask, unless `--yes` was given. If the answer is no, the command ends with exit code 1."""
-    if not yes and not typer.confirm(question, err=True):
+    if not yes and not _ask(question):
         remark(otherwise)
         raise typer.Exit(1)
+
+
+def _ask(question: str) -> bool:
+    try:
+        return typer.confirm(question, err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        remark("")
+        raise UsageError("there is no terminal to ask at: give --yes if that is wanted") from None
 
 
 def parse_position(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         first_answered,
     )
     from quivermq.client.client import Client, connect
-    from quivermq.client.connect_options import ConnectOptions
+    from quivermq.client.connect_options import ConnectOptions, parse_servers
     from quivermq.client.core import Core
     from quivermq.client.cursor import parse_place
     from quivermq.client.decode import SCHEMA, messages_of
@@ -78,6 +78,7 @@ _PLACES = {
     "messages_of": "decode",
     "messages_of_runs": "shared.poll_result",
     "not_before_ms": "producer.produce",
+    "parse_servers": "connect_options",
     "AsyncClient": "aio_client",
     "AsyncLeasedMessage": "shared.leased_message",
     "AsyncLeasedTable": "shared.leased_table",
@@ -189,6 +190,7 @@ __all__ = [
     "messages_of_runs",
     "not_before_ms",
     "parse_place",
+    "parse_servers",
     "partition_of",
     "rows_by_partition",
 ]

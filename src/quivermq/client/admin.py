@@ -106,7 +106,7 @@ class Admin:
         found = await self._describe(names, attempts)
         missing = set(names) - {topic.name for topic in found}
         if missing:
-            raise TopicNotFound(f"there is no topic {min(missing)!r}: create it with create_topic")
+            raise TopicNotFound(f"there is no topic {min(missing)!r}: create it first")
         return found
 
     async def commit(self, topic: str, group: str, partition: int, offset: int) -> None:
@@ -294,7 +294,7 @@ class Admin:
     async def _described_topic(self, name: str, attempts: Attempts) -> TopicInfo:
         found = await self._describe([checked_name("topic", name)], attempts)
         if not found:
-            raise TopicNotFound(f"there is no topic {name!r}: create it with create_topic")
+            raise TopicNotFound(f"there is no topic {name!r}: create it first")
         return found[0]
 
     async def _describe(self, names: Sequence[str], attempts: Attempts) -> list[TopicInfo]:

@@ -1,5 +1,6 @@
 """Retries with backoff: how often, how long, and the error in the end."""
 
+import logging
 from random import SystemRandom
 from typing import Final
 
@@ -13,11 +14,14 @@ ATTEMPT_SHARE: Final = 0.25
 ATTEMPT_SECONDS_MIN: Final = 0.5
 # Hints are followed at once, but two brokers that point at each other must not make a hot loop.
 HINTS_IN_A_ROW_MAX: Final = 3
+# An operation that takes longer says in the log why.
+WARNING_SECONDS: Final = 2.0
 # Less than this is not worth another attempt.
 LEFT_SECONDS_MIN: Final = 0.005
 
 # Of the system: programs seed the generator of the module, and forked ones share others.
 _random = SystemRandom()
+logger: Final = logging.getLogger("quivermq.client")
 
 
 class Attempts:
@@ -30,6 +34,7 @@ class Attempts:
         "_share",
         "_transport",
         "_tried",
+        "_warn_at",
         "deadline",
         "timeout",
         "was_uncertain",
@@ -56,6 +61,7 @@ class Attempts:
         self._tried: dict[str, QuiverError] = {}
         self._pauses = 0
         self._hints = 0
+        self._warn_at = transport.now() + WARNING_SECONDS
 
     def attempt_deadline(self) -> float:
         """Until when one attempt may take."""
@@ -81,9 +87,13 @@ class Attempts:
 
         Jittered, so that many clients that failed together do not come back together.
         """
-        left = self.deadline - self._transport.now()
+        now = self._transport.now()
+        left = self.deadline - now
         if left < LEFT_SECONDS_MIN:
-            raise self.final_error()
+            raise self.final_error() from None  # it names all that failed
+        if now >= self._warn_at:
+            self._warn_at = float("inf")
+            logger.warning("%s: still trying, for %.0f s more. %s", self.what, left, self._told())
         longest = min(BACKOFF_MAX_SECONDS, BACKOFF_FIRST_SECONDS * 2**self._pauses)
         self._pauses += 1
         self._hints = 0
@@ -92,11 +102,11 @@ class Attempts:
     def check_time(self) -> None:
         """Raise the final error if the time is over."""
         if self.deadline - self._transport.now() < LEFT_SECONDS_MIN:
-            raise self.final_error()
+            raise self.final_error() from None  # it names all that failed
 
     def final_error(self) -> QuiverError:
         """The error to raise when the time is over: the last refusal, and the servers asked."""
-        tried = "; ".join(f"{server}: {error}" for server, error in self._tried.items())
+        tried = self._told()
         story = f"{self.what} did not succeed within {self.timeout:g} s"
         match self._last:
             case None:
@@ -118,3 +128,10 @@ class Attempts:
             case error:
                 error.add_note(f"{story}. Asked: {tried}")
                 return error
+
+    def _told(self) -> str:
+        """The last answer of each server that was asked."""
+        texts = ((server, str(error)) for server, error in self._tried.items())
+        return "; ".join(
+            text if text.startswith(server) else f"{server}: {text}" for server, text in texts
+        )

@@ -270,7 +270,7 @@ class Router:
         self.map.update(found, [topic], self.transport.now())
         route = self.map.route(topic)
         if route is None:
-            raise TopicNotFound(f"there is no topic {topic!r}: create it with create_topic")
+            raise TopicNotFound(f"there is no topic {topic!r}: create it first")
         return route
 
     def known_target(self, route: Route, partition: int) -> Target | None:

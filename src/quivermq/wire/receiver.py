@@ -179,6 +179,8 @@ class Receiver:
         raise _damaged("has no checksum" if is_right is None else "fails its checksum")
 
     def _refusal(self, length: int, envelope_bytes: int) -> QuiverError:
+        if length == _HTTP:
+            return InvalidRequest("this is the port for HTTP: name the one for clients")
         if length > self._packet_bytes_max:
             return TooLarge(
                 f"a packet of {length:,} bytes is above the limit of {self._packet_bytes_max:,} "
@@ -193,6 +195,10 @@ class Receiver:
             f"an envelope of {envelope_bytes:,} bytes is above the limit of "
             f"{self._envelope_bytes_max:,}: ask for less at once"
         )
+
+
+# The first four bytes of an answer to a client that was given the wrong port.
+_HTTP: Final = int.from_bytes(b"HTTP")
 
 
 class StallWatch:
