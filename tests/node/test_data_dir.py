@@ -69,6 +69,17 @@ def test_a_directory_of_another_node_is_refused_and_left_unlocked(tmp_path: Path
     DataDirectory(str(tmp_path), 1).close()
 
 
+def test_a_directory_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
+    for expected in ("lost+found", ".hidden"):
+        (tmp_path / expected).mkdir()
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(InvalidRequest, match=r"holds 'thesis.txt'.*an empty --data-dir"):
+        DataDirectory(str(tmp_path), 1)
+    assert not (tmp_path / "identity.json").exists()
+    (tmp_path / "thesis.txt").unlink()
+    DataDirectory(str(tmp_path), 1).close()
+
+
 def test_what_is_listed_is_known_at_the_next_start(tmp_path: Path) -> None:
     used(tmp_path)
     directory = opened(tmp_path)

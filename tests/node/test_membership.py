@@ -8,6 +8,7 @@ import pytest
 
 from quivermq.cluster import METADATA_PARTITION, OWN_LEVELS, View
 from quivermq.errors import Corrupt, InvalidRequest, NotEnoughReplicas, Timeout
+from quivermq.node import membership as membership_module
 from quivermq.node.broker import Broker
 from quivermq.node.data_dir import DataDirectory
 from quivermq.node.handlers.cluster import transfer
@@ -57,6 +58,19 @@ async def test_a_number_that_cannot_be_another_brokers_is_refused(
     # Whoever writes to a broker that joins may be the only one it hears of.
     assert list(server.broker.links.peers) == [3]
     assert "cannot be node" in membership.welcome(stranger(node))
+    await server.stop()
+
+
+@on_loop
+async def test_a_broker_that_finds_nobody_to_join_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership_module, "_AGAIN_S", 0.001)
+    nobody = free_addresses(1)[0]
+    server = Server(settings(tmp_path, join=nobody))
+    await server.start()
+    await until(lambda: "is not registered with its cluster, and tries again" in caplog.text)
+    assert nobody in caplog.text
     await server.stop()
 
 

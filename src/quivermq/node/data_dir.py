@@ -34,6 +34,8 @@ QUARANTINE: Final = "quarantine"
 QUARANTINE_MAX: Final = 100
 SET_ASIDE: Final = (f"{_REMOVED}/", f"{QUARANTINE}/")
 _LIVES_MAX: Final = 256
+# Of a start that was cut short, and of file systems.
+_EXPECTED: Final = ("lock", _FOLDER, _REMOVED, QUARANTINE, "lost+found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +139,25 @@ class DataDirectory:
             # With a fresh identity the logs would speak for an unknown broker.
             raise self._lost(self._identity_file, node_id, "it is missing")
         else:
+            self._check_ours()
             identity = DirectoryIdentity(node_id, secrets.token_hex(16), boot=0)
         lives = (*identity.lives, secrets.token_hex(8))[-_LIVES_MAX:]
         identity = replace(identity, boot=identity.boot + 1, lives=lives)
         self._identity_file.write(self.disk, asdict(identity))
         return identity
+
+    def _check_ours(self) -> None:
+        """A directory that somebody uses for other things is not taken."""
+        found = self.disk.names("")
+        others = [
+            each
+            for each in found
+            if not (each in _EXPECTED or each.startswith(".") or each.endswith(TEMPORARY))
+        ]
+        if others:
+            raise InvalidRequest(
+                f"{self.root} holds {others[0]!r}, which is no broker's: name an empty --data-dir"
+            )
 
     def _known_identity(self, found: dict[str, Any]) -> DirectoryIdentity:
         known = {key: value for key, value in found.items() if key in _IDENTITY_KEYS}

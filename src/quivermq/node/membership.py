@@ -58,6 +58,8 @@ logger = logging.getLogger("quivermq.membership")
 METADATA_NAME: Final = PartitionName(METADATA_TOPIC, 0)
 _AGAIN_S: Final = 0.1
 _AGAIN_REFUSED_S: Final = 1.0
+# Five seconds, or more where nobody answers.
+_REPORTED_ATTEMPTS: Final = 50
 _REGISTER_S: Final = 5.0
 
 
@@ -95,6 +97,8 @@ class Membership:
     join_address: str = ""
     _task: asyncio.Task[None] | None = None
     _reported: str = ""
+    _attempts: int = 0
+    """At registering; they are reported now and then."""
 
     # Starting.
 
@@ -190,18 +194,24 @@ class Membership:
                 self._note_refusal(str(error))
                 await asyncio.sleep(_AGAIN_REFUSED_S)
             except QuiverError as error:
-                self._report_tls(str(error))
-                logger.debug("not registered yet: %s", error)
+                self._report_failure(str(error))
                 await asyncio.sleep(_AGAIN_S)
             except Exception:
                 logger.exception("registering failed, and is tried again")
                 await asyncio.sleep(_AGAIN_REFUSED_S)
 
-    def _report_tls(self, reason: str) -> None:
-        """Unlike other reasons this one does not pass by itself."""
+    def _report_failure(self, reason: str) -> None:
+        """Most reasons pass by themselves, soon after a cluster starts; not those of TLS."""
+        self._attempts += 1
         if "TLS" in reason and reason != self._reported:
             self._reported = reason
             logger.error("node %d cannot register with its cluster: %s", self.node_id, reason)
+        elif self._attempts % _REPORTED_ATTEMPTS == 0:
+            logger.warning(
+                "node %d is not registered with its cluster, and tries again: %s",
+                self.node_id,
+                reason,
+            )
 
     async def _register(self) -> None:
         registered = await self._ask_to_register()
