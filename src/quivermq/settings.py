@@ -35,6 +35,10 @@ def _address_or_empty(address: str) -> str:
     return _address(address) if address else address
 
 
+def _addresses_or_empty(addresses: str) -> str:
+    return ",".join(_address(part.strip()) for part in addresses.split(",") if part.strip())
+
+
 def _peers(peers: Any) -> Any:
     """Flags and the environment hold text, `2=host:port,3=host:port`; the rest is as it is."""
     if not isinstance(peers, str):
@@ -52,6 +56,7 @@ def _peers(peers: Any) -> Any:
 
 Address = Annotated[str, AfterValidator(_address)]
 AddressOrEmpty = Annotated[str, AfterValidator(_address_or_empty)]
+Addresses = Annotated[str, AfterValidator(_addresses_or_empty)]
 NodeId = Annotated[int, Field(ge=1, le=65_535)]
 
 
@@ -84,7 +89,14 @@ class BrokerSettings(BaseModel):
         description="The other founding brokers of a static cluster: node id to peer address. "
         "These addresses win over those that the brokers advertise.",
     )
-    join: AddressOrEmpty = Field("", description="A broker of the cluster to become a member of.")
+    join: Addresses = Field(
+        "",
+        description="A broker of the cluster to become a member of; of a gateway: its brokers, "
+        "separated by commas.",
+    )
+    gateway: bool = Field(
+        False, description="Hold no data, and serve clients of the cluster that `join` names."
+    )
 
     tls_cert: str = Field("", description="The broker's certificate, in PEM format; empty: no TLS.")
     tls_key: str = Field("", description="Its key, if that is not in the same file.")
@@ -175,6 +187,13 @@ class BrokerSettings(BaseModel):
             raise ValueError(f"peers names node {self.node_id} itself: name only the others")
         if self.peers and self.join:
             raise ValueError("peers founds a cluster and join enters one: set only one of them")
+        if self.gateway and not self.join:
+            raise ValueError(
+                "a gateway serves the cluster of other brokers: name some of them by their client "
+                "addresses, --join HOST:PORT,..."
+            )
+        if "," in self.join and not self.gateway:
+            raise ValueError("a broker joins a cluster by one address: only a gateway has several")
         has_secret = self.cluster_secret.get_secret_value() or self.cluster_secret_file
         if self.users and (self.peers or self.join) and not has_secret:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""`quiver serve`: runs one broker in the foreground."""
+"""`quiver serve`: runs one broker, or one gateway, in the foreground."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from quivermq.settings import BrokerSettings
 
 if TYPE_CHECKING:
     from quivermq.errors import QuiverError
-    from quivermq.transports import Server
+    from quivermq.transports import GatewayServer, Server
 
 logger = logging.getLogger("quivermq.serve")
 # Time to close, beyond the time to hand over leadership.
@@ -56,6 +56,9 @@ def serve(
     Alone it is a cluster of one. With --peers it founds a cluster together
     with the brokers named there; with --join it becomes a member of one.
 
+    With --gateway --join HOST:PORT,... it holds no data, and serves the
+    clients of the cluster of those brokers.
+
     Each setting is a flag (--node-id), a variable (QUIVER_NODE_ID) and a key
     of the TOML file (node_id). The flag wins over the variable, the variable
     over the file, the file over the default; --print-config shows the source.
@@ -67,7 +70,8 @@ def serve(
     for warning in configuration.unknown_variables():
         print_error(warning, label="warning")
     settings = found.settings
-    log_lines.configure(settings.log_level, settings.log_format, settings.node_id)
+    node_id = 0 if settings.gateway else settings.node_id
+    log_lines.configure(settings.log_level, settings.log_format, node_id)
     broker = _ForegroundBroker(settings, ready_file, stop_on_eof=stop_on_eof, as_json=as_json)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(broker.run())
@@ -109,16 +113,14 @@ class _ForegroundBroker:
     async def run(self) -> None:
         # Not at the top: --print-config needs no broker.
         from quivermq.node import GarbagePolicy, refuse_pandas  # noqa: PLC0415
-        from quivermq.transports import Server  # noqa: PLC0415
 
         refuse_pandas()
         self._listen_for_stop()
-        server = Server(self._settings)
-        server.broker.on_unfit = self._halt
+        server = self._make_server()
         await server.start()
-        if server.broker.tls is not None:
+        if server.host.tls is not None:
             loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGHUP, server.broker.tls.reload)
+            loop.add_signal_handler(signal.SIGHUP, server.host.tls.reload)
         GarbagePolicy().start()
         try:
             self._announce(server)
@@ -130,18 +132,27 @@ class _ForegroundBroker:
         if self._unfit is not None:
             raise self._unfit
 
+    def _make_server(self) -> "Server | GatewayServer":
+        from quivermq.transports import GatewayServer, Server  # noqa: PLC0415
+
+        if self._settings.gateway:
+            return GatewayServer(self._settings)
+        server = Server(self._settings)
+        server.broker.on_unfit = self._halt
+        return server
+
     def _halt(self, error: "QuiverError") -> None:
         """Stop for good: only another release helps, and a process that stays looks healthy."""
         self._unfit = error
         self._stopping.set()
 
-    async def _stop_server(self, server: "Server") -> None:
+    async def _stop_server(self, server: "Server | GatewayServer") -> None:
         """Stop the server, or else the process: what was acknowledged is on disk."""
         seconds = self._settings.stop_timeout_ms / 1000 + _STOP_GRACE_SECONDS
         try:
             await asyncio.wait_for(server.stop(), seconds)
         except Exception:
-            logger.exception("the broker did not stop in good order")
+            logger.exception("it did not stop in good order")
             sys.stdout.flush()
             os._exit(1)
 
@@ -164,22 +175,25 @@ class _ForegroundBroker:
             asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
             self._stopping.set()
 
-    def _announce(self, server: "Server") -> None:
+    def _announce(self, server: "Server | GatewayServer") -> None:
         addresses = {
             "listen": server.listen,
             "peer_listen": server.peer_listen,
             "http": server.http,
             "grpc": server.grpc,
         }
-        ready = {"node_id": self._settings.node_id, **addresses, "pid": os.getpid()}
+        ready = {"node_id": server.host.node_id, **addresses, "pid": os.getpid()}
         if self._ready_file is not None:
             _write_atomically(self._ready_file, json.dumps(ready))
         if self._as_json:
             print_json(ready)
             return
-        print_line(f"broker {self._settings.node_id} is serving")
+        if self._settings.gateway:
+            print_line("a gateway is serving")
+        else:
+            print_line(f"broker {self._settings.node_id} is serving")
         print_line(f"  clients   {server.listen}")
-        print_line(f"  brokers   {server.peer_listen}")
+        print_line(f"  brokers   {server.peer_listen or self._settings.join}")
         if server.http:
             scheme = "https" if self._settings.tls_cert else "http"
             print_line(f"  http      {scheme}://{server.http}/health")
@@ -189,9 +203,14 @@ class _ForegroundBroker:
         if self._settings.tls_cert:
             options += f" --tls-ca {self._settings.tls_ca or 'system'}"
         remark(f"try: quiver topic create orders{options}")
-        if self._settings.users and not server.broker.metadata.view.users:
+        if self._settings.users and not self._knows_users(server):
             remark(f"users are on; make an admin, here: quiver user add NAME{options},")
             remark(f"  then quiver user grant NAME admin{options}")
+
+    def _knows_users(self, server: "Server | GatewayServer") -> bool:
+        from quivermq.transports import Server  # noqa: PLC0415
+
+        return not isinstance(server, Server) or bool(server.broker.metadata.view.users)
 
 
 def _write_atomically(file: Path, text: str) -> None:

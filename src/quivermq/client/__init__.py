@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         first_answered,
     )
     from quivermq.client.client import Client, connect
+    from quivermq.client.cluster_map import Route
     from quivermq.client.connect_options import ConnectOptions, parse_servers
     from quivermq.client.core import Core
     from quivermq.client.cursor import parse_place
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from quivermq.client.producer.produce import not_before_ms
     from quivermq.client.producer.producer import AsyncProducer, Producer
     from quivermq.client.reader import AsyncReader, ReadChunk, Reader
+    from quivermq.client.retry import Attempts
+    from quivermq.client.router import ROUTE_SECONDS_MAX, Router, Target
     from quivermq.client.shared.aio_subscription import AsyncSubscription
     from quivermq.client.shared.consumer import SharedConsumer
     from quivermq.client.shared.leased_message import AsyncLeasedMessage, LeasedMessage
@@ -72,6 +75,11 @@ _PLACES = {
     "UNCHANGED": "models",
     "BulkColumns": "producer.bulk",
     "Core": "core",
+    "Attempts": "retry",
+    "ROUTE_SECONDS_MAX": "router",
+    "Route": "cluster_map",
+    "Router": "router",
+    "Target": "router",
     "Layout": "producer.bulk",
     "Reply": "transport",
     "SharedConsumer": "shared.consumer",
@@ -130,6 +138,7 @@ _PLACES = {
 
 __all__ = [
     "LEASED_SCHEMA",
+    "ROUTE_SECONDS_MAX",
     "SCHEMA",
     "UNCHANGED",
     "AsyncClient",
@@ -143,6 +152,7 @@ __all__ = [
     "AsyncioConnection",
     "AsyncioLimiter",
     "AsyncioTransport",
+    "Attempts",
     "BatchCache",
     "BatchReceipt",
     "BulkColumns",
@@ -176,8 +186,11 @@ __all__ = [
     "Reply",
     "Retention",
     "Retry",
+    "Route",
+    "Router",
     "SharedConsumer",
     "Subscription",
+    "Target",
     "TopicInfo",
     "TopicOffsets",
     "UpgradeInfo",

@@ -198,9 +198,14 @@ class Admin:
         info = await self.cluster()
         via = next((node.address for node in info.nodes if node.id == info.leader), "")
         request = proto.Request()
-        request.join_cluster.address = via or info.nodes[0].address
         attempts = self._attempts(f"adding the broker at {server}")
-        await self._ask_one(server, request, attempts)
+        if info.by_gateway:
+            # Only brokers can reach it: one of them asks it to join.
+            request.bootstrap.addresses.append(server)
+            await self._router.ask_any(request, attempts)
+        else:
+            request.join_cluster.address = via or info.nodes[0].address
+            await self._ask_one(server, request, attempts)
         return await self._all_in([server], attempts)
 
     async def remove_broker(self, node: int, *, force: bool) -> None:

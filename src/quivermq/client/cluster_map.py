@@ -47,6 +47,8 @@ class ClusterMap:
         self._servers = _random.sample(servers, len(servers))
         """In the order to ask; those given, and brokers that were put behind others."""
         self._addresses: dict[int, str] = {}
+        self._is_behind_gateway = False
+        """Brokers are not to be asked, says a gateway that was."""
         self._avoided: dict[str, float] = {}
         self._routes: dict[str, Route] = {}
 
@@ -55,7 +57,9 @@ class ClusterMap:
         return self._routes.get(topic)
 
     def address(self, node: int) -> str:
-        """Where clients reach a node; "": not known."""
+        """Where clients reach a node; "": not known. Behind a gateway: the gateway in use."""
+        if self._is_behind_gateway:
+            return self._servers[0] if node else ""
         return self._addresses.get(node, "")
 
     def servers(self, now: float) -> list[str]:
@@ -90,7 +94,8 @@ class ClusterMap:
     def update(self, found: proto.ClusterMap, asked: list[str], now: float) -> None:
         """Take over what a broker knows of the brokers, and of the topics `asked` for."""
         addresses = {broker.id: broker.address for broker in found.brokers if broker.address}
-        if addresses:
+        if found.brokers:
+            self._is_behind_gateway = not addresses
             self._addresses = addresses
         for topic in found.topics:
             self._routes[topic.name] = _route(topic, now)
@@ -112,6 +117,11 @@ class ClusterMap:
         route = self._routes.get(topic)
         if route is not None:
             route.heard_at = float("-inf")
+
+    def forget_beyond(self, most: int) -> None:
+        """Keep so many topics at most, those that were heard of last."""
+        for topic in list(self._routes)[: max(0, len(self._routes) - most)]:
+            self._routes.pop(topic, None)
 
     def forget(self, topic: str) -> None:
         """Drop the route of a topic, which is wrong."""

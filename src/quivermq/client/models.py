@@ -207,6 +207,8 @@ class ClusterInfo:
     """How often the catalog was changed."""
     level: int = 0
     """The feature level: what brokers may write. `upgrade_cluster` raises it."""
+    by_gateway: bool = False
+    """A gateway passed the question on, and clients that know gateways do not ask brokers."""
 
     @property
     def level_possible(self) -> int:
@@ -224,7 +226,11 @@ class ClusterInfo:
         """The cluster as a broker sees it."""
         names = [spec.name for spec in fields(NodeInfo)]
         nodes = [
-            NodeInfo(**{name: getattr(broker, name) for name in names}) for broker in found.brokers
+            NodeInfo(
+                **{name: getattr(broker, name) for name in names}
+                | {"address": broker.address or broker.hidden_address}
+            )
+            for broker in found.brokers
         ]
         return cls(
             cluster_id=found.cluster_id,
@@ -233,6 +239,7 @@ class ClusterInfo:
             node=found.node,
             version=found.version,
             level=found.level,
+            by_gateway=any(broker.hidden_address for broker in found.brokers),
         )
 
 

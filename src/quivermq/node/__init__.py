@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from quivermq.node.disk_thread import DiskThread
     from quivermq.node.exposure import check_exposure
     from quivermq.node.garbage import GarbagePolicy
+    from quivermq.node.gateway.gateway import Gateway
+    from quivermq.node.host import Host
     from quivermq.node.hosted_replica import HostedReplica
     from quivermq.node.listener import Accepted, address_of, listening_at
     from quivermq.node.loop_watch import BLOCKED_FACTOR, HELD, LoopWatch, Stalls, waited_s
@@ -39,6 +41,8 @@ _PLACES = {
     "Counters": "counters",
     "DiskThread": "disk_thread",
     "GarbagePolicy": "garbage",
+    "Gateway": "gateway.gateway",
+    "Host": "host",
     "Histogram": "counters",
     "HostedReplica": "hosted_replica",
     "LoopWatch": "loop_watch",
@@ -70,7 +74,9 @@ __all__ = [
     "Counters",
     "DiskThread",
     "GarbagePolicy",
+    "Gateway",
     "Histogram",
+    "Host",
     "HostedReplica",
     "LoopWatch",
     "Machine",

@@ -154,8 +154,8 @@ class AccessControl:
             if caller.account is None and knows_all:
                 raise Unauthenticated("this token is unknown, was revoked or has expired")
             return caller.account is not None
-        if caller.is_local and not self._has_admin:
-            # Whoever is on this machine may make the first admin.
+        if caller.is_local and not self._has_admin and not self._settings.gateway:
+            # Whoever is on this machine may make the first admin. A gateway's is another machine.
             return knows_all
         raise Unauthenticated(
             "a token is needed: pass it as token=..., --token, QUIVER_TOKEN or "

@@ -51,8 +51,9 @@ class AuditLog:
     """The records of one broker on their way into the topic."""
 
     def __init__(
-        self, node_id: int, metadata: Metadata, call: Call, now_ms: Callable[[], int]
+        self, node_id: int, metadata: Metadata | None, call: Call, now_ms: Callable[[], int]
     ) -> None:
+        """Without metadata, as in a gateway, others make the topic."""
         self._node_id = node_id
         self._metadata = metadata
         self._call = call
@@ -120,6 +121,8 @@ class AuditLog:
 
     @property
     def _is_missing(self) -> bool:
+        if self._metadata is None:
+            return False
         view = self._metadata.view
         return bool(view.users) and AUDIT_TOPIC not in view.topics
 
@@ -140,9 +143,10 @@ class AuditLog:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _store_all(self) -> None:
-        if self._is_missing and self._metadata.is_leader:
-            await self._metadata.edit(_build_topic)
-        while self._records and AUDIT_TOPIC in self._metadata.view.topics:
+        metadata = self._metadata
+        if metadata is not None and self._is_missing and metadata.is_leader:
+            await metadata.edit(_build_topic)
+        while self._records and (metadata is None or AUDIT_TOPIC in metadata.view.topics):
             portion = list(islice(self._records, _AT_ONCE))
             request = proto.Request(timeout_ms=_STORE_MS)
             request.produce.topic = AUDIT_TOPIC

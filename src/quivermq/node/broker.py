@@ -383,6 +383,19 @@ class Broker:
             self.links.tell_leadership(leads, node)
 
     @property
+    def node_id(self) -> int:
+        return self.settings.node_id
+
+    @property
+    def cluster_id(self) -> str:
+        return self.membership.cluster_id
+
+    @property
+    def leader(self) -> int:
+        """The node that leads the metadata partition; 0 if that is not known."""
+        return self.metadata.leader
+
+    @property
     def is_ready(self) -> bool:
         """Whether it is a member, and knows leaders of everything."""
         return self.unready is None

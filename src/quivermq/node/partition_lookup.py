@@ -97,6 +97,14 @@ class PartitionLookup:
             return self.leaders.node(wanted, later_than=hosted.replica.term)
         return self.leaders.node(wanted)
 
+    def partition_count(self, topic: str) -> int:
+        """How many partitions a topic has; raises `TopicNotFound` if there is none."""
+        return len(self.topic(topic).partitions)
+
+    def leader_in(self, topic: str, partition: int) -> int:
+        """The node that leads a partition of a topic; 0 if that is not known."""
+        return self.leader_of(partition_id(self.topic(topic).id, partition))
+
     def address_of(self, node: int) -> str:
         broker = self.view.brokers.get(node)
         return broker.address if broker else ""

@@ -93,6 +93,7 @@ NEEDS: Final[dict[str, Need]] = {
     "grant_user": _CLUSTER,
     "revoke_user": _CLUSTER,
     "list_users": _CLUSTER,
+    "list_user_records": _BROKERS,
 }
 
 AUDITED: Final = frozenset(

@@ -1,5 +1,5 @@
 """Transports of a broker: each turns bytes into requests and calls the one `Service`."""
 
-from quivermq.transports.server import Server
+from quivermq.transports.server import GatewayServer, Server
 
-__all__ = ["Server"]
+__all__ = ["GatewayServer", "Server"]

@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample
 
 import quivermq
 from quivermq.cluster import node_of
-from quivermq.node import Broker, Histogram, HostedReplica
+from quivermq.node import Broker, Gateway, Histogram, Host, HostedReplica
 from quivermq.raft import Role
 
 STOPPED: Final = 0
@@ -44,13 +44,88 @@ Labels = dict[str, str]
 Value = tuple[Labels, float]
 
 
-class BrokerCollector(Collector):
+class _HostCollector(Collector):
+    """The metrics that a broker and a gateway have."""
+
+    def __init__(self, host: Host, http_connections: Callable[[], int]) -> None:
+        self._host = host
+        self._http_connections = http_connections
+        self._node = {"node": str(host.node_id)}
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._whole_host()
+
+    def _whole_host(self) -> Iterator[Metric]:
+        counters = self._host.counters
+        yield _gauge(
+            "quiver_connections",
+            "Clients that are connected.",
+            [
+                ({**self._node, "transport": "tcp"}, counters.connections),
+                ({**self._node, "transport": "http"}, self._http_connections()),
+            ],
+        )
+        for name, text, count in (
+            (
+                "quiver_requests",
+                "Requests of clients, and of brokers in their place.",
+                counters.requests,
+            ),
+            (
+                "quiver_forwarded",
+                "Requests passed on to the broker that leads.",
+                counters.forwarded,
+            ),
+            (
+                "quiver_overloaded",
+                "Requests refused because a limit was reached.",
+                counters.overloaded,
+            ),
+        ):
+            yield _counter(name, text, [(self._node, count)])
+        yield _counter(
+            "quiver_loop_stalls",
+            "Times that the event loop was held for longer than `stall_budget_ms`.",
+            [(self._node, counters.stalls.count)],
+        )
+        yield self._plain_gauge(
+            "quiver_loop_stall_seconds_max",
+            "The longest of those.",
+            counters.stalls.seconds_max,
+        )
+        yield self._plain_gauge(
+            "quiver_ready", "1 if this process can be sent work.", self._host.is_ready
+        )
+        build = InfoMetricFamily("quiver_build", "The release that runs.", labels=list(self._node))
+        build.add_metric(list(self._node.values()), {"version": quivermq.__version__})
+        yield build
+
+    def _plain_gauge(self, name: str, text: str, value: float) -> Metric:
+        return _gauge(name, text, [(self._node, value)])
+
+
+class GatewayCollector(_HostCollector):
+    """All metrics of one gateway."""
+
+    def __init__(self, gateway: Gateway, http_connections: Callable[[], int]) -> None:
+        super().__init__(gateway, http_connections)
+        self._gateway = gateway
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._whole_host()
+        yield self._plain_gauge(
+            "quiver_gateway_open_requests",
+            "Requests of this gateway that brokers have not answered.",
+            self._gateway.open_requests,
+        )
+
+
+class BrokerCollector(_HostCollector):
     """All metrics of one broker; its families are made one by one, as they are asked for."""
 
     def __init__(self, broker: Broker, http_connections: Callable[[], int]) -> None:
+        super().__init__(broker, http_connections)
         self._broker = broker
-        self._http_connections = http_connections
-        self._node = {"node": str(broker.settings.node_id)}
 
     def collect(self) -> Iterator[Metric]:
         yield from self._traffic()
@@ -59,7 +134,7 @@ class BrokerCollector(Collector):
         yield from self._consensus()
         yield from self._partitions()
         yield from self._peers()
-        yield from self._whole_broker()
+        yield from self._whole_host()
 
     def _traffic(self) -> Iterator[Metric]:
         for name, text, attribute in (
@@ -215,51 +290,6 @@ class BrokerCollector(Collector):
             broker.scheduler.clock.difference_ms / 1000,
         )
 
-    def _whole_broker(self) -> Iterator[Metric]:
-        counters = self._broker.counters
-        yield _gauge(
-            "quiver_connections",
-            "Clients that are connected.",
-            [
-                ({**self._node, "transport": "tcp"}, counters.connections),
-                ({**self._node, "transport": "http"}, self._http_connections()),
-            ],
-        )
-        for name, text, count in (
-            (
-                "quiver_requests",
-                "Requests of clients, and of brokers in their place.",
-                counters.requests,
-            ),
-            (
-                "quiver_forwarded",
-                "Requests passed on to the broker that leads.",
-                counters.forwarded,
-            ),
-            (
-                "quiver_overloaded",
-                "Requests refused because a limit was reached.",
-                counters.overloaded,
-            ),
-        ):
-            yield _counter(name, text, [(self._node, count)])
-        yield _counter(
-            "quiver_loop_stalls",
-            "Times that the event loop was held for longer than `stall_budget_ms`.",
-            [(self._node, counters.stalls.count)],
-        )
-        yield self._plain_gauge(
-            "quiver_loop_stall_seconds_max",
-            "The longest of those.",
-            counters.stalls.seconds_max,
-        )
-        yield self._plain_gauge(
-            "quiver_ready", "1 if this broker can be sent work.", self._broker.is_ready
-        )
-        build = InfoMetricFamily("quiver_build", "The release that runs.", labels=list(self._node))
-        build.add_metric(list(self._node.values()), {"version": quivermq.__version__})
-        yield build
-
     def _replicas(self) -> list[HostedReplica]:
         return list(self._broker.scheduler.replicas.values())
 
@@ -271,9 +301,6 @@ class BrokerCollector(Collector):
 
     def _of_replicas(self, value: Callable[[HostedReplica], float]) -> list[Value]:
         return [(self._labels(hosted), value(hosted)) for hosted in self._replicas()]
-
-    def _plain_gauge(self, name: str, text: str, value: float) -> Metric:
-        return _gauge(name, text, [(self._node, value)])
 
 
 def _gauge(name: str, text: str, values: Iterable[Value]) -> Metric:
@@ -324,12 +351,20 @@ def _texts(family: Metric) -> Iterator[bytes]:
         yield generate_latest(_One(family)).split(b"\n", 2)[2]
 
 
+def _collector_of(host: Host, http_connections: Callable[[], int]) -> Collector:
+    if isinstance(host, Broker):
+        return BrokerCollector(host, http_connections)
+    if isinstance(host, Gateway):
+        return GatewayCollector(host, http_connections)
+    return _HostCollector(host, http_connections)
+
+
 class Metrics:
     """A registry of its own for one broker: nothing global, so that many may share a process."""
 
-    def __init__(self, broker: Broker, http_connections: Callable[[], int]) -> None:
+    def __init__(self, host: Host, http_connections: Callable[[], int]) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(BrokerCollector(broker, http_connections))
+        self.registry.register(_collector_of(host, http_connections))
         ProcessCollector(registry=self.registry)
         self._scraping = asyncio.Lock()
 

@@ -3,6 +3,7 @@
 from quivermq.wire.errors import error_from_proto, error_to_proto
 from quivermq.wire.generated import quiver_pb2 as proto
 from quivermq.wire.limits import (
+    ANSWER_BYTES_MAX,
     DESCRIBED_BY_NAME_MAX,
     FRAMES_MAX,
     check_answer,
@@ -35,6 +36,7 @@ from quivermq.wire.requests import (
 )
 
 __all__ = [
+    "ANSWER_BYTES_MAX",
     "BROKER_ENVELOPE_BYTES_MAX",
     "BROKER_FIRST_BYTES",
     "CHECKSUM_BYTES",

@@ -1,7 +1,9 @@
 """Answers requests about users: the leader of the metadata partition makes and changes them."""
 
+import hashlib
+import json
 import secrets
-from typing import Final
+from typing import Final, NamedTuple
 
 from quivermq.cluster import (
     Edit,
@@ -27,12 +29,21 @@ _TOKEN_PREFIX: Final = "qv_"  # noqa: S105 - by this people and scanners know on
 _EXPIRES_MS_MAX: Final = 100 * 366 * 24 * 3600 * 1000
 
 
+class _Records(NamedTuple):
+    """All users as JSON, and by what a change is noticed."""
+
+    users: dict[str, UserRecord]
+    fingerprint: bytes
+    listed: list[str]
+
+
 class UserHandlers:
     """Adds, removes and lists users, and changes what they may do."""
 
     def __init__(self, metadata: Metadata, slices: Slices) -> None:
         self._metadata = metadata
         self._slices = slices
+        self._records = _Records({}, b"", [])
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -41,6 +52,7 @@ class UserHandlers:
             "grant_user": self.grant,
             "revoke_user": self.revoke,
             "list_users": self.list,
+            "list_user_records": self.list_records,
         }
 
     async def add(self, request: proto.Request) -> proto.Response:
@@ -90,6 +102,29 @@ class UserHandlers:
                 check_answer(size, "remove users, or grant less by shorter prefixes")
                 await turn.rest()
         return proto.Response(users_listed=listed)
+
+    async def list_records(self, request: proto.Request) -> proto.Response:
+        """For a gateway, which asks often: mostly nothing has changed."""
+        await self._metadata.catch_up()
+        records = await self._latest_records()
+        answer = proto.UserRecordsListed(fingerprint=records.fingerprint)
+        if request.list_user_records.fingerprint != records.fingerprint:
+            check_answer(sum(map(len, records.listed)), "remove users, or grant less")
+            answer.records.extend(records.listed)
+        return proto.Response(user_records_listed=answer)
+
+    async def _latest_records(self) -> _Records:
+        users = self._metadata.view.users
+        if self._records.fingerprint and self._records.users == users:
+            return self._records
+        digest, listed = hashlib.sha256(), []
+        async with self._slices.turn() as turn:
+            for user in users.values():
+                listed.append(json.dumps(user.to_json(), sort_keys=True))
+                digest.update(listed[-1].encode() + b"\n")
+                await turn.rest()
+        self._records = _Records(users, digest.digest(), listed)
+        return self._records
 
 
 def _grant_of(grant: proto.Grant) -> Grant:

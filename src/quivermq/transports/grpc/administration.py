@@ -198,5 +198,7 @@ async def cluster(call: Call, _: api.ClusterRequest) -> api.ClusterResponse:
     )
     names = [field.name for field in api.Broker.DESCRIPTOR.fields]
     for broker in sorted(found.brokers, key=lambda broker: broker.id):
-        response.brokers.add(**{name: getattr(broker, name) for name in names})
+        shown = {name: getattr(broker, name) for name in names}
+        shown["address"] = broker.address or broker.hidden_address
+        response.brokers.add(**shown)
     return response

@@ -10,9 +10,8 @@ from typing import Final
 from urllib.parse import unquote
 
 from quivermq.batches import Frame, Limits
-from quivermq.cluster import partition_id
 from quivermq.errors import TopicNotFound
-from quivermq.node import BROKER, Broker, Caller
+from quivermq.node import BROKER, Caller, Host
 from quivermq.transports.backlog import Backlog
 from quivermq.transports.signing_in import current_caller
 from quivermq.wire import check_items, error_from_proto, proto
@@ -75,7 +74,7 @@ class Call:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: Host,
         room: Room,
         time_left: Callable[[], float | None] = lambda: None,
         caller: Caller | None = None,
@@ -131,22 +130,21 @@ class Call:
         """How many partitions a topic has; raises `TopicNotFound` if there is none."""
         partitions = self.broker.partitions
         try:
-            return len(partitions.topic(topic).partitions)
+            return partitions.partition_count(topic)
         except TopicNotFound:
             query = proto.MapQuery(topics=[topic], auto_create=create)
         # This broker may be behind, or may be allowed to create it.
         answer, _ = await self.ask(proto.Request(map=query))
         for found in answer.map.topics:
             return len(found.partitions)
-        return len(partitions.topic(topic).partitions)
+        return partitions.partition_count(topic)
 
     def leader_of(self, topic: str, partition: int) -> int:
         """The node that leads a partition; 0 if that is not known."""
-        partitions = self.broker.partitions
-        return partitions.leader_of(partition_id(partitions.topic(topic).id, partition))
+        return self.broker.partitions.leader_in(topic, partition)
 
 
-def own_call(broker: Broker) -> Call:
+def own_call(broker: Host) -> Call:
     """A call of the broker itself: it gives back what a client held, whose user may be gone."""
     return Call(broker, _any_room, caller=BROKER)
 

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from quivermq.errors import ConnectionFailed, QuiverError
-from quivermq.node import Broker, end_tasks
+from quivermq.node import Host, end_tasks
 from quivermq.transports.grpc import administration, letters
 from quivermq.transports.grpc.call import Backlogs, Call, authorization_of, host_of, own_call
 from quivermq.transports.grpc.generated.quiver.v1 import quiver_pb2 as api
@@ -52,7 +52,7 @@ _STOPPING: Final = "this broker is stopping; ask another"
 class Calls:
     """Answers calls; what waits for messages ends when the broker stops."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Host) -> None:
         self.broker = broker
         self.producing = Producing()
         self.polling = Polling()

@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
 
-from quivermq.node import Broker
+from quivermq.node import Host
 from quivermq.transports.grpc.requests import PARSED_BYTES
 
 SERVICE: Final = "grpc.health.v1.Health"
@@ -28,7 +28,7 @@ def _parse(data: bytes) -> health_pb2.HealthCheckRequest:
 class Health:
     """Answers for the whole broker and for the services that it has."""
 
-    def __init__(self, broker: Broker, services: tuple[str, ...]) -> None:
+    def __init__(self, broker: Host, services: tuple[str, ...]) -> None:
         self._broker = broker
         self._services = frozenset(("", *services))
 

@@ -9,7 +9,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from quivermq.addresses import join_address, split_address
 from quivermq.errors import ConnectionFailed
-from quivermq.node import Broker
+from quivermq.node import Host
 from quivermq.settings import BrokerSettings
 from quivermq.tls import BrokerTls
 from quivermq.transports.grpc import health
@@ -31,7 +31,7 @@ _FINISH_S: Final = 1.0
 class GrpcListener:
     """The listener for gRPC."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Host) -> None:
         settings = broker.settings
         self._tls = broker.tls
         self.calls = Calls(broker)

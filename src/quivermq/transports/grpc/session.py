@@ -160,8 +160,8 @@ class Session:
             raise InvalidRequest("the first request of a session must be hello")
         self._hello = request.hello
         welcome = api.Welcome(
-            node=self._settings.node_id,
-            cluster_id=self._calls.broker.membership.cluster_id,
+            node=self._calls.broker.node_id,
+            cluster_id=self._calls.broker.cluster_id,
             version=quivermq.__version__,
             max_requests=self._settings.requests_max,
             max_credit=CREDIT_MAX,

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from quivermq.batches import Frame
 from quivermq.client import Core, Message, SharedConsumer, messages_of, parse_place
 from quivermq.errors import InvalidRequest, QuiverError
-from quivermq.node import Broker
+from quivermq.node import Host
 from quivermq.transports.service_transport import ServiceTransport
 from quivermq.transports.signing_in import current_caller
 from quivermq.wire import error_from_proto, proto
@@ -39,7 +39,7 @@ class Fetched(NamedTuple):
 class Backend:
     """What all routes share."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Host) -> None:
         self.broker = broker
         self.service = broker.service
         transport = ServiceTransport(broker.service, broker.limits)

@@ -6,7 +6,7 @@ from typing import Final
 
 from quivermq.addresses import join_address, split_address
 from quivermq.errors import BrokenInvariant, ConnectionFailed
-from quivermq.node import Accepted, Broker, TlsListener, listening_at
+from quivermq.node import Accepted, Host, TlsListener, listening_at
 from quivermq.transports.http.app import make_app
 from quivermq.transports.http.backend import Backend
 from quivermq.transports.http.connection import (
@@ -25,7 +25,7 @@ _FINISH_S: Final = 1.0
 class HttpListener:
     """The listener for HTTP."""
 
-    def __init__(self, broker: Broker, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, broker: Host, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
         self.metrics = Metrics(broker, lambda: len(self.serving.connections))
         settings = broker.settings

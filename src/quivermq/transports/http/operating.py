@@ -59,8 +59,8 @@ class OperatingRoutes:
         broker = self._backend.broker
         return Json(
             HealthAnswer(
-                node=broker.settings.node_id,
-                cluster_id=broker.membership.cluster_id,
+                node=broker.node_id,
+                cluster_id=broker.cluster_id,
                 version=quivermq.__version__,
             )
         )
@@ -71,7 +71,7 @@ class OperatingRoutes:
         unready = broker.unready
         if unready is not None:
             return refused(error_to_proto(unready), 503)
-        return Json(ReadyAnswer(node=broker.settings.node_id, leader=broker.metadata.leader))
+        return Json(ReadyAnswer(node=broker.node_id, leader=broker.leader))
 
     async def metrics(self) -> Response:
         """Everything that this broker counts, in the text format of Prometheus."""
