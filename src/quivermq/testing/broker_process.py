@@ -1,4 +1,4 @@
-"""Runs one broker as a process, controlled by the test that started it.
+"""Runs one broker, or gateway, as a process, controlled by the test that started it.
 
     python -m quivermq.testing.broker_process '{"node_id": 1, "data_dir": "...", ...}'
 
@@ -39,7 +39,7 @@ from quivermq.log import Disk, RealFile
 from quivermq.node import GarbagePolicy, Machine, refuse_pandas
 from quivermq.settings import BrokerSettings
 from quivermq.testing.disks import RemoteDisk
-from quivermq.transports import Server
+from quivermq.transports import GatewayServer, Server
 
 logger = logging.getLogger("quivermq.testing")
 
@@ -86,7 +86,7 @@ class Leash:
         self,
         lines: IO[str],
         loop: asyncio.AbstractEventLoop,
-        server: Server,
+        server: Server | GatewayServer,
         clock: ShiftedClock,
     ) -> None:
         self._clock = clock
@@ -157,7 +157,11 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGUSR1, _tell_tasks)
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True, chain=True)
-    server = Server(settings, MachineWithDisk(disk_socket) if disk_socket else None)
+    server: Server | GatewayServer
+    if settings.gateway:
+        server = GatewayServer(settings)
+    else:
+        server = Server(settings, MachineWithDisk(disk_socket) if disk_socket else None)
     Leash(sys.stdin, loop, server, clock)
     unfit: list[QuiverError] = []
 
@@ -165,7 +169,8 @@ async def serve(
         unfit.append(error)
         stop.set()
 
-    server.broker.on_unfit = halt
+    if isinstance(server, Server):
+        server.broker.on_unfit = halt
     await server.start()
     GarbagePolicy().start()
     say(

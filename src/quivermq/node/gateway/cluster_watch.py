@@ -19,7 +19,7 @@ from quivermq.wire import proto
 logger = logging.getLogger("quivermq.gateway")
 
 _LOOK_S: Final = 1.0
-_ANSWER_S: Final = 3.0
+_ANSWER_S: Final = 2.0
 
 
 class ClusterWatch:

@@ -108,6 +108,8 @@ class GatewayService(Service):
                 return answer
             body = request.poll if kind == "poll" else request.fetch
             body.bytes_max = min(body.bytes_max or self._waiting_bytes, self._waiting_bytes)
+        if self._is_closed:
+            raise ConnectionFailed("this gateway is stopping; ask another")
         task = asyncio.current_task()
         assert task is not None  # noqa: S101  (for the type checker)
         self._waiting[task] = None

@@ -40,6 +40,8 @@ _ASK_S: Final = 2.0
 _PORT: Final = 7640
 _PEER_PORT: Final = 7641
 """On a host of its own a broker has every port to itself."""
+_FIRST_GATEWAY: Final = 60_001
+"""Gateways have no number; their logs do."""
 _CAN_HOLD: Final = sys.platform == "linux"
 
 
@@ -71,6 +73,8 @@ class Cluster:
         self._folder = Path(data_dir or tempfile.mkdtemp(prefix="quiver-cluster-"))
         self._ports: list[HeldPort] = []
         self.nodes: dict[int, Node] = {}
+        self.gateways: list[Node] = []
+        """See `add_gateway`."""
         self._last_id = nodes
         for node_id in range(1, nodes + 1):
             self._make_node(node_id)
@@ -120,7 +124,9 @@ class Cluster:
             self.close()
             return
         stalls = [
-            f"node {node.id}: {stall}" for node in self.nodes.values() for stall in node.stalls()
+            f"node {node.id}: {stall}"
+            for node in (*self.nodes.values(), *self.gateways)
+            for stall in node.stalls()
         ]
         self.close()
         if stalls and self.stalls_fail:
@@ -155,7 +161,7 @@ class Cluster:
 
     def close(self) -> None:
         """Kill all brokers, and remove their files unless the `data_dir` was given."""
-        for node in self.nodes.values():
+        for node in (*self.gateways, *self.nodes.values()):
             node.close()
         if self.wiring is not None:
             self.wiring.close()
@@ -174,6 +180,18 @@ class Cluster:
         if start:
             node.start()
         return node
+
+    def add_gateway(self, **settings: Any) -> Node:
+        """Start a gateway in front of these brokers: clients connect to its `address`."""
+        number = _FIRST_GATEWAY + len(self.gateways)
+        listen = HeldPort()
+        self._ports.append(listen)
+        given = {"gateway": True, "join": self.servers, "peer_listen": "127.0.0.1:0"}
+        given |= {"listen": listen.address, **self._settings, **settings}
+        gateway = Node(number, self._folder / f"gateway-{number}", given)
+        self.gateways.append(gateway)
+        gateway.start()
+        return gateway
 
     def drop_node(self, node: int) -> None:
         """Stop a broker that has left the cluster, and forget it."""
@@ -280,7 +298,7 @@ class Cluster:
 
     def log_tails(self) -> str:
         """The end of every broker's log."""
-        return "\n".join(node.log_tail() for node in self.nodes.values())
+        return "\n".join(node.log_tail() for node in (*self.nodes.values(), *self.gateways))
 
     @contextmanager
     def paused(self, node: int) -> Iterator[None]:
