@@ -1,13 +1,13 @@
-"""Produce and push through each transport, in one run and in turns: TCP, and gRPC with Arrow bytes.
+"""Produce and push through each door, in turns: TCP, TCP through a gateway, gRPC with Arrow bytes.
 
     python -m benchmarks.doors [--messages 1000000] [--json]
 
-One broker in a process of its own, one client in this one. The same Arrow batches of 10,000
-messages of 100 bytes are produced by `produce_many` and by a session with a few requests open, and
-consumed as Arrow with auto-ack. By TCP Arrow is polled, in answers of one batch; by gRPC it is
-pushed, in answers of as much as there is credit for. Every batch is read by Arrow on the way in and
-out. Single messages: the time of one produce after the other. Idle: the processor time of a broker
-that does nothing, with and without gRPC.
+One broker and one gateway in processes of their own, one client of each in this one. The same Arrow
+batches of 10,000 messages of 100 bytes are produced by `produce_many` and by a session with a few
+requests open, and consumed as Arrow with auto-ack. By TCP Arrow is polled, in answers of one batch;
+by gRPC it is pushed, in answers of as much as there is credit for. Every batch is read by Arrow on
+the way in and out. Single messages: the time of one produce after the other. Idle: the processor
+time of a broker that does nothing, with and without gRPC.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -83,8 +84,7 @@ def seconds(work: Callable[[], None]) -> float:
 class Doors:
     """The same work through each transport."""
 
-    def __init__(self, client: quivermq.Client, channel: Any, messages: int) -> None:
-        self._client = client
+    def __init__(self, channel: Any, messages: int) -> None:
         self._channel = channel
         self._batches = messages // BATCH
         self.messages = self._batches * BATCH
@@ -92,8 +92,8 @@ class Doors:
         self._table = pa.table({"value": values})
         self._rounds = 0
 
-    def produce_tcp(self) -> None:
-        self._client.produce_many("tcp", pa.concat_tables([self._table] * self._batches))
+    def produce_tcp(self, client: quivermq.Client, topic: str) -> None:
+        client.produce_many(topic, pa.concat_tables([self._table] * self._batches))
 
     def produce_grpc(self) -> None:
         session = Session(self._channel)
@@ -107,12 +107,12 @@ class Doors:
                 waiting -= 1
         session.close()
 
-    def consume_tcp(self) -> None:
+    def consume_tcp(self, client: quivermq.Client, topic: str) -> None:
         self._rounds += 1
         left = self.messages
         while left > 0:
-            found = self._client.poll_arrow(
-                "tcp", group=f"g{self._rounds}", max_messages=BATCH, ack="auto"
+            found = client.poll_arrow(
+                topic, group=f"g{self._rounds}", max_messages=BATCH, ack="auto"
             )
             left -= found.table.num_rows
 
@@ -141,9 +141,9 @@ class Doors:
             left -= rows
         session.close()
 
-    def singles_tcp(self) -> None:
+    def singles_tcp(self, client: quivermq.Client) -> None:
         for _ in range(SINGLES):
-            self._client.produce("single", b"x" * SIZE)
+            client.produce("single", b"x" * SIZE)
 
     def singles_grpc(self) -> None:
         produce = self._channel.unary_unary(
@@ -158,32 +158,37 @@ class Doors:
 
 
 def measure(messages: int) -> dict[str, float]:
-    """Medians of rounds in which both transports take turns."""
+    """Medians of rounds in which the doors take turns."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-doors-") as folder,
         Cluster(1, folder, {"grpc": "127.0.0.1:0", "fsync": "never"}) as cluster,
         quivermq.connect(cluster.servers) as client,
+        quivermq.connect(cluster.add_gateway().address) as behind,
         grpc.insecure_channel(
             cluster.nodes[1].grpc_address, options=[("grpc.max_receive_message_length", 64 << 20)]
         ) as channel,
     ):
-        for topic in ("tcp", "grpc", "single"):
+        for topic in ("tcp", "gateway", "grpc", "single"):
             client.create_topic(topic)
-        doors = Doors(client, channel, messages)
-        works = {
-            "produce_tcp": (doors.produce_tcp, doors.messages),
-            "produce_grpc": (doors.produce_grpc, doors.messages),
-            "push_tcp": (doors.consume_tcp, doors.messages),
-            "push_grpc": (doors.consume_grpc, doors.messages),
-            "single_tcp": (doors.singles_tcp, SINGLES),
+        doors = Doors(channel, messages)
+        count = doors.messages
+        works: dict[str, tuple[Callable[[], None], int]] = {
+            "produce_tcp": (partial(doors.produce_tcp, client, "tcp"), count),
+            "produce_gateway": (partial(doors.produce_tcp, behind, "gateway"), count),
+            "produce_grpc": (doors.produce_grpc, count),
+            "push_tcp": (partial(doors.consume_tcp, client, "tcp"), count),
+            "push_gateway": (partial(doors.consume_tcp, behind, "gateway"), count),
+            "push_grpc": (doors.consume_grpc, count),
+            "single_tcp": (partial(doors.singles_tcp, client), SINGLES),
+            "single_gateway": (partial(doors.singles_tcp, behind), SINGLES),
             "single_grpc": (doors.singles_grpc, SINGLES),
         }
         for work, _ in works.values():
             work()
         rates: dict[str, list[float]] = {name: [] for name in works}
         for _ in range(ROUNDS):
-            for name, (work, count) in works.items():
-                rates[name].append(count / seconds(work))
+            for name, (work, done) in works.items():
+                rates[name].append(done / seconds(work))
         return {name: statistics.median(found) for name, found in rates.items()}
 
 
@@ -212,14 +217,15 @@ def main() -> None:
     if given.json:
         print(json.dumps({"benchmark": "doors", **found}))
         return
-    print(f"{'':28}{'TCP':>12}{'gRPC':>12}{'TCP/gRPC':>10}")
+    print(f"{'':22}{'TCP':>12}{'gateway':>12}{'gRPC':>12}{'TCP/gateway':>13}{'TCP/gRPC':>10}")
     for name, text in (
         ("produce", "produce, messages/s"),
         ("push", "push, messages/s"),
         ("single", "single produces/s"),
     ):
-        tcp, other = found[f"{name}_tcp"], found[f"{name}_grpc"]
-        print(f"{text:28}{tcp:12,.0f}{other:12,.0f}{tcp / other:10.2f}")
+        tcp, gateway, other = (found[f"{name}_{door}"] for door in ("tcp", "gateway", "grpc"))
+        rates = f"{tcp:12,.0f}{gateway:12,.0f}{other:12,.0f}"
+        print(f"{text:22}{rates}{tcp / gateway:13.2f}{tcp / other:10.2f}")
     print(
         f"idle broker: {found['idle_without']:.2%} of a processor without gRPC, "
         f"{found['idle_with']:.2%} with it"

@@ -49,6 +49,8 @@ def test_every_setting_can_be_set_by_flag_variable_and_file(
 ) -> None:
     value = _another_value(name)
     text = _as_text(value)
+    if name == "gateway":  # not without join
+        monkeypatch.setenv("QUIVER_JOIN", "a:7600")
     by_flag = configuration.load({name: text})
     assert (_plain(by_flag.settings, name), by_flag.sources[name]) == (value, _flag(name))
 
@@ -72,12 +74,12 @@ def test_every_setting_has_a_flag() -> None:
     arguments: list[str] = []
     for name in BrokerSettings.model_fields:
         value = _another_value(name)
-        if name == "join":  # not together with peers
+        if name in {"join", "gateway"}:  # not together with peers
             continue
         arguments += [_flag(name)] if value is True else [_flag(name), _as_text(value)]
     found = printable(*arguments)
     for name, (_, origin) in found.items():
-        assert origin == ("default" if name == "join" else _flag(name))
+        assert origin == ("default" if name in {"join", "gateway"} else _flag(name))
 
 
 def test_the_file_is_named_by_flag_or_variable_and_must_exist(tmp_path: Path) -> None:

@@ -55,6 +55,31 @@ def test_partitions_are_in_order_and_hints_correct_them() -> None:
     known.set_leader("t", 9, 3, "c:3")
 
 
+def test_behind_gateways_the_one_in_use_stands_for_every_leader() -> None:
+    known = ClusterMap(["g:1", "g:2"])
+    heard(known)
+    found = proto.ClusterMap()
+    found.brokers.add(id=1, hidden_address="a:1")
+    known.update(found, [], 0.0)
+    first, second = known.servers(0.0)
+    assert {first, second} == {"g:1", "g:2"}
+    assert known.address(1) == known.address(2) == first
+    assert known.address(0) == ""
+    known.avoid(first, 0.0)
+    assert known.address(1) == second
+    heard(known)
+    assert known.address(1) == "a:1"
+
+
+def test_only_so_many_topics_are_kept() -> None:
+    known = ClusterMap(["seed:1"])
+    heard(known, topics=("t", "u", "v"))
+    known.forget_beyond(2)
+    assert known.route("t") is None
+    assert known.route("u") is not None
+    assert known.route("v") is not None
+
+
 def test_a_topic_that_is_gone_is_forgotten() -> None:
     known = ClusterMap(["seed:1"])
     heard(known)

@@ -196,6 +196,11 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     ),
     "as many as are chosen: tests/cluster/test_plan.py": ("cluster/plan.py:METADATA_VOTERS_MAX",),
     "threads, never more: tests/node/test_disk_jobs.py": ("node/disk_thread.py:HELPERS_MAX",),
+    "of a gateway; past it another lane, a refusal, or forgotten: tests/node/test_gateway.py": (
+        "node/gateway/broker_pool.py:LANES_MAX", "node/gateway/broker_pool.py:LANE_BYTES_MAX",
+        "node/gateway/broker_pool.py:LANE_REQUESTS_MAX",
+        "node/gateway/broker_routes.py:ROUTES_MAX",
+    ),
     "memory of one process, gone with it; the oldest is forgotten, or a request refused": (
         "node/delivery/dispatcher.py:_NAMES_MAX", "node/sticky_coordinator.py:_PARKED_MAX",
         "node/data_dir.py:_LIVES_MAX", "node/delivery/idle_groups.py:USED_MAX",

@@ -71,7 +71,10 @@ def _ask_all(servers: str, timeout: float) -> tuple[dict[str, _Answer], dict[str
         except QuiverError as error:
             failures[address] = error
         else:
-            waiting += [node.address for node in answers[address].cluster.nodes if node.address]
+            cluster = answers[address].cluster
+            # Whoever is behind a gateway need not reach brokers.
+            if not cluster.by_gateway:
+                waiting += [node.address for node in cluster.nodes if node.address]
     return answers, failures
 
 
@@ -80,6 +83,8 @@ def _check_connections(
 ) -> Iterator[CheckResult]:
     for address, answer in answers.items():
         who = f"{address} is broker {answer.cluster.node}"
+        if answer.cluster.by_gateway:
+            who = f"{address} is a gateway"
         if is_outsider(answer.cluster):
             yield CheckResult(
                 "bad",

@@ -44,12 +44,13 @@ class _Load:
     def __init__(self) -> None:
         self.requests = 0
         self.bytes = 0
+        self.requests_max = LANE_REQUESTS_MAX
         self.turn = asyncio.Lock()
         """Whoever came first writes first."""
 
     @property
     def is_full(self) -> bool:
-        return self.requests >= LANE_REQUESTS_MAX or self.bytes >= LANE_BYTES_MAX
+        return self.requests >= self.requests_max or self.bytes >= LANE_BYTES_MAX
 
 
 class _Lane(AsyncioTransport):
@@ -112,6 +113,8 @@ class BrokerPool:
         try:
             try:
                 connection = await lane.connection(address, deadline)
+                accepted = connection.welcome.requests_max or LANE_REQUESTS_MAX
+                load.requests_max = min(LANE_REQUESTS_MAX, accepted)
                 async with load.turn:
                     number = await connection.post(request, frames, deadline)
             except (ConnectionFailed, Timeout) as error:
