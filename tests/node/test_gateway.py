@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quivermq.batches import DEFAULT_LIMITS
+from quivermq.batches import DEFAULT_LIMITS, encode_batch
 from quivermq.client import Router
 from quivermq.errors import (
     ConnectionFailed,
@@ -16,13 +16,14 @@ from quivermq.errors import (
     Overloaded,
     TopicNotFound,
 )
+from quivermq.node.counters import Counters
 from quivermq.node.gateway import broker_pool
 from quivermq.node.gateway.broker_pool import ORDERED_LANES, BrokerPool, Unsent
 from quivermq.node.gateway.broker_routes import BrokerRoutes, place_of
-from quivermq.node.gateway.gateway_service import QUESTIONS
+from quivermq.node.gateway.gateway_service import QUESTIONS, GatewayService
 from quivermq.node.permissions import AUDITED, NEEDS, UNCHECKED
 from quivermq.wire import error_to_proto, proto
-from tests.client.stand_in import StandIn
+from tests.client.stand_in import DROP, STORE_AND_DROP, StandIn
 from tests.transports.stage import on_loop
 
 SOON_S = 5.0
@@ -108,7 +109,7 @@ async def test_what_did_not_leave_is_told_from_what_was_lost() -> None:
         with pytest.raises(Unsent):
             await found.send("127.0.0.1:1", ask, (), deadline)
         with StandIn() as broker:
-            broker.script("describe_topics", "drop")
+            broker.script("describe_topics", DROP)
             with pytest.raises(ConnectionFailed):
                 await found.send(broker.address, ask, (), deadline)
         assert found.open_requests == 0
@@ -122,6 +123,7 @@ class Brokers:
 
     def __init__(self, first: StandIn, second: StandIn) -> None:
         self.first, self.second = first, second
+        self.addresses = [first.address, second.address]
         self.asked = 0
         self.is_cut_off = False
 
@@ -130,8 +132,8 @@ class Brokers:
         if self.is_cut_off:
             return proto.Response(error=error_to_proto(NotEnoughReplicas("there is no quorum")))
         found = proto.ClusterMap(version=1, leader=1, node=1)
-        for node, broker in enumerate((self.first, self.second), 1):
-            found.brokers.add(id=node, address=broker.address, alive=True)
+        for node, address in enumerate(self.addresses, 1):
+            found.brokers.add(id=node, address=address, alive=True)
         topic = found.topics.add(name="t", id=b"x")
         topic.partitions.add(partition=0, leader=2, replicas=[1, 2])
         return proto.Response(map=found)
@@ -201,3 +203,57 @@ async def test_what_was_known_is_used_while_no_broker_answers() -> None:
         assert target.address == brokers.second.address
         with pytest.raises(NotLeader):
             await routes.target(produce(0, "other"), loop.time() + 0.2)
+
+
+# Requests that are lost.
+
+
+@asynccontextmanager
+async def gateway_service() -> AsyncIterator[tuple[Brokers, GatewayService]]:
+    with StandIn() as first, StandIn(node=2) as second:
+        brokers = Brokers(first, second)
+        for broker in (first, second):
+            broker.script("map", *[brokers.answer] * 50)
+        async with pool() as found:
+            routes = BrokerRoutes(Router(found.transport, [first.address], SOON_S))
+            service = GatewayService(found, routes, Counters(), SOON_S, SOON_S, 1 << 16, dict)
+            yield brokers, service
+            await service.close()
+            await routes.close()
+
+
+@on_loop
+async def test_what_may_have_been_stored_is_not_sent_again() -> None:
+    async with gateway_service() as (brokers, service):
+        brokers.second.script("produce", STORE_AND_DROP)
+        with pytest.raises(ConnectionFailed):
+            await service.call(produce(0), [encode_batch([b"once"])])
+        assert (brokers.first.count("produce"), brokers.second.count("produce")) == (0, 1)
+
+
+@on_loop
+async def test_what_did_not_leave_is_sent_to_another() -> None:
+    async with gateway_service() as (brokers, service):
+        brokers.addresses[1] = "127.0.0.1:1"
+        response, _ = await service.call(produce(0), [encode_batch([b"x"])])
+        assert response.WhichOneof("body") == "produced", response
+        assert brokers.first.count("produce") == 1
+
+
+@on_loop
+async def test_what_only_asks_is_sent_to_another() -> None:
+    async with gateway_service() as (brokers, service):
+        brokers.second.script("fetch", DROP)
+        fetch = proto.Request(fetch=proto.Fetch(topic="t", partition=0))
+        response, _ = await service.call(fetch)
+        assert response.WhichOneof("body") == "fetched", response
+        assert (brokers.first.count("fetch"), brokers.second.count("fetch")) == (1, 1)
+
+
+@on_loop
+async def test_a_broker_that_leads_no_more_is_followed_by_the_one_that_does() -> None:
+    async with gateway_service() as (brokers, service):
+        brokers.second.script("produce", NotLeader("node 1 leads", leader=1))
+        response, _ = await service.call(produce(0), [encode_batch([b"x"])])
+        assert response.WhichOneof("body") == "produced", response
+        assert (brokers.second.count("produce"), brokers.first.count("produce")) == (1, 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import quivermq.transports.http  # noqa: F401 - before a loop runs that it would hold
 from quivermq.transports.grpc.generated.quiver.v1 import quiver_pb2 as api
 from quivermq.wire import proto
 from tests.transports.browser import get
