@@ -21,7 +21,7 @@ from quivermq.errors import (
     Overloaded,
     Unauthenticated,
 )
-from quivermq.node import Gateway
+from quivermq.node import Gateway, check_exposure
 from quivermq.node.gateway.broker_pool import LANE_REQUESTS_MAX
 from quivermq.settings import BrokerSettings
 from quivermq.tls import make_certificates
@@ -225,6 +225,13 @@ async def test_a_gateway_whose_brokers_do_not_answer_serves_once_they_do(tmp_pat
             await until(lambda: gate.gateway.is_ready)
             async with connect(gate) as client:
                 await client.create_topic("orders")
+
+
+def test_a_gateway_is_not_open_to_strangers_and_has_no_peers() -> None:
+    strange = {"gateway": True, "join": "a:1", "peer_listen": "0.0.0.0:7700"}
+    check_exposure(BrokerSettings(**strange))
+    with pytest.raises(InvalidRequest, match="--users"):
+        check_exposure(BrokerSettings(**strange, listen="0.0.0.0:7600"))
 
 
 def test_a_gateway_needs_brokers() -> None:

@@ -41,6 +41,9 @@ def _open_listeners(settings: BrokerSettings) -> Iterator[str]:
         if address and missing and not _is_local(address):
             yield f"{name} {address} is open to other machines without {' and '.join(missing)}"
     has_secret = settings.cluster_secret.get_secret_value() or settings.cluster_secret_file
+    if settings.gateway:
+        # It has no peers.
+        return
     if not (has_secret or settings.peer_tls or _is_local(settings.peer_listen)):
         yield (
             f"peer_listen {settings.peer_listen} lets any machine pose as a broker without a "
