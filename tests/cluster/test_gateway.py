@@ -459,7 +459,7 @@ def test_brokers_behind_a_gateway_may_die_and_come_back(
     load.check()
 
 
-def test_a_gateway_that_is_stopped_answers_what_it_was_asked(
+def test_a_gateway_that_is_stopped_costs_its_clients_nothing(
     gates: Cluster, client: Any, topic: str
 ) -> None:
     client.create_topic(topic, partitions=1, replication=3)

@@ -1,6 +1,7 @@
 """The parts of a gateway: which broker a request goes to, by which connection, and what is kept."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -257,3 +258,33 @@ async def test_a_broker_that_leads_no_more_is_followed_by_the_one_that_does() ->
         response, _ = await service.call(produce(0), [encode_batch([b"x"])])
         assert response.WhichOneof("body") == "produced", response
         assert (brokers.second.count("produce"), brokers.first.count("produce")) == (1, 1)
+
+
+@on_loop
+async def test_what_was_asked_is_answered_before_a_gateway_ends() -> None:
+    async with gateway_service() as (brokers, service):
+        is_asked, may_answer = threading.Event(), threading.Event()
+
+        def answer(_: proto.Request) -> proto.Response:
+            is_asked.set()
+            assert may_answer.wait(SOON_S)
+            return proto.Response(done=proto.Done())
+
+        brokers.second.script("commit_offset", answer)
+        commit = proto.CommitOffset(topic="t", partition=0, group="g", offset=1)
+        replies: list[proto.Response] = []
+        task = service.submit(
+            proto.Request(id=7, commit_offset=commit),
+            [],
+            lambda response, _: replies.append(response),
+        )
+        assert task is not None
+        await asyncio.to_thread(is_asked.wait, SOON_S)
+        closing = asyncio.create_task(service.close())
+        late: list[proto.Response] = []
+        await asyncio.sleep(0)
+        service.submit(proto.Request(id=8, commit_offset=commit), [], lambda r, _: late.append(r))
+        assert late[0].error.code == "ConnectionFailed"
+        may_answer.set()
+        await closing
+        assert [each.WhichOneof("body") for each in replies] == ["done"]

@@ -20,6 +20,8 @@ logger = logging.getLogger("quivermq.gateway")
 
 _LOOK_S: Final = 1.0
 _ANSWER_S: Final = 2.0
+_FIRST_ANSWER_S: Final = 0.5
+"""Whoever starts a gateway with a wrong address is told soon."""
 
 
 class ClusterWatch:
@@ -89,7 +91,8 @@ class ClusterWatch:
         self.is_current = True
 
     async def _ask(self, request: proto.Request) -> proto.Response:
-        attempts = Attempts(self._router.transport, _ANSWER_S, "asking for the cluster")
+        wait_s = _ANSWER_S if self.looked.is_set() else _FIRST_ANSWER_S
+        attempts = Attempts(self._router.transport, wait_s, "asking for the cluster")
         return await self._router.ask_any(request, attempts)
 
 
