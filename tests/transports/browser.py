@@ -9,7 +9,7 @@ from email.message import Message
 from typing import Any
 
 from quivermq.addresses import split_address
-from quivermq.transports import Server
+from quivermq.transports import GatewayServer, Server
 from tests.transports.stage import PATIENCE_S
 
 
@@ -26,7 +26,7 @@ class Page:
         return json.loads(self.text)
 
 
-async def get(server: Server, path: str, method: str = "GET") -> Page:
+async def get(server: Server | GatewayServer, path: str, method: str = "GET") -> Page:
     """One request on a connection of its own."""
     return await asyncio.to_thread(_get, f"http://{server.http}{path}", method)
 

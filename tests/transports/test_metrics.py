@@ -15,6 +15,7 @@ from quivermq.transports.metrics import FOLLOWER, LEADER, Metrics
 from quivermq.wire import proto
 from tests.node.consumer_stage import GROUP, Consumer
 from tests.transports.browser import get
+from tests.transports.gateway_stage import gateway_of
 from tests.transports.stage import (
     PATIENT,
     Talker,
@@ -313,6 +314,8 @@ async def test_the_documentation_lists_every_metric(tmp_path: Path) -> None:
     async with serving(tmp_path, http=ANYWHERE) as server:
         await store_something(server)
         text = (await get(server, "/metrics")).text
+        async with gateway_of(server.listen, http=ANYWHERE) as gate:
+            text += (await get(gate, "/metrics")).text
     shown = set(re.findall(r"^# TYPE (quiver_\w+) ", text, re.MULTILINE))
     page = (DOCS / "metrics.md").read_text()
     listed = set(re.findall(r"^\| `(quiver_\w+)` \|", page, re.MULTILINE))
