@@ -436,11 +436,11 @@ def test_a_gateway_that_is_killed_loses_nothing(gates: Cluster, client: Any, top
     servers = ",".join(gateway.address for gateway in gates.gateways)
     with Load(servers, topic) as load:
         for gateway in gates.gateways:
-            load.wait_for(20)
+            load.wait_for(10)
             gateway.kill()
-            load.wait_for(20)
+            load.wait_for(10)
             gateway.start()
-        load.wait_for(20)
+        load.wait_for(10)
     load.check()
 
 
@@ -477,3 +477,20 @@ def test_a_gateway_that_is_stopped_costs_its_clients_nothing(
     producing.join(PATIENCE_S)
     assert outcome == list(range(200))
     first.start()
+
+
+def test_a_broker_is_added_and_removed(
+    gates: Cluster, client: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic(topic, partitions=3, replication=3)
+    fourth = gates.add_node(start=False)
+    # A cluster of its own, which no client here reaches.
+    del fourth.settings["join"]
+    fourth.start()
+    block_brokers(gates, monkeypatch)
+    info = client.add_broker(fourth.address)
+    assert [node.id for node in info.nodes if node.alive] == [1, 2, 3, 4]
+    client.produce(topic, b"x")
+    client.remove_broker(4)
+    wait_for(lambda: [node.id for node in client.cluster().nodes] == [1, 2, 3])
+    gates.drop_node(4)

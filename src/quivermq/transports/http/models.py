@@ -35,7 +35,7 @@ class HealthAnswer(ApiAnswer):
     """The process runs and its event loop turns."""
 
     status: Literal["ok"] = "ok"
-    node: int = Field(description="The node id of this broker.")
+    node: int = Field(description="The node id of this broker; 0: a gateway.")
     cluster_id: str = Field(description="Empty until the broker belongs to a cluster.")
     version: str = Field(description="The release that runs.")
 
@@ -44,7 +44,7 @@ class ReadyAnswer(ApiAnswer):
     """The broker is a member of its cluster and knows a leader of everything."""
 
     status: Literal["ready"] = "ready"
-    node: int = Field(description="The node id of this broker.")
+    node: int = Field(description="The node id of this broker; 0: a gateway.")
     leader: int = Field(description="The node that leads the metadata partition.")
 
 
