@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -20,6 +24,7 @@ from quivermq.errors import ConnectionFailed, QuiverError
 from quivermq.testing import Cluster
 from quivermq.transports.grpc.generated.quiver.v1 import quiver_pb2 as api
 from tests.transports.grpc_stage import Stub
+from tests.upgrades.releases import packages, release_of, unpacked_package
 
 PARTITIONS = 6
 PATIENCE_S = 60.0
@@ -228,6 +233,46 @@ def wait_for(condition: Any) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+OLD_CLIENT = """
+import sys, quivermq
+servers, topic = sys.argv[1:]
+with quivermq.connect(servers, timeout=60.0) as client:
+    client.create_topic(topic, partitions=6, replication=3)
+    for n in range(30):
+        client.produce(topic, b"%d" % n)
+    found = []
+    while len(found) < 30:
+        messages = client.poll(topic, group="g", wait=10.0)
+        client.ack(messages)
+        found += messages
+    with client.subscribe(topic, group="pushed", ack="auto") as pushed:
+        for _, message in zip(range(30), pushed):
+            found.append(message)
+    with client.consumer(topic, group="s", mode="sticky") as consumer:
+        found += [next(consumer) for _ in range(30)]
+        consumer.commit()
+    assert sum(client.committed(topic, "s").values()) == 30
+    print(quivermq.__version__, len(found), len({message.value for message in found}))
+"""
+
+
+def test_clients_of_earlier_releases_work_through_gateways(
+    servers: str, topic: str, tmp_path: Path
+) -> None:
+    for package in packages():
+        folder = unpacked_package(package, tmp_path / release_of(package))
+        name = f"{topic}-{release_of(package)}"
+        done = subprocess.run(
+            [sys.executable, "-c", OLD_CLIENT, servers, name],
+            env=os.environ | {"PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.stdout.split() == [release_of(package), "90", "30"], done.stderr
 
 
 # HTTP and gRPC.
