@@ -28,9 +28,9 @@ UNREAD_BYTES = 512 << 10
 
 
 @pytest.fixture(params=[False, True], ids=["plain", "tls"])
-def tls(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+def tls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The settings of a broker, without TLS or with it."""
-    return Certificates(tmp_path / "tls").settings() if request.param else {}
+    return Certificates(tmp_path_factory.mktemp("tls")).settings() if request.param else {}
 
 
 def options(server: Server, **more: str) -> dict[str, Any]:
