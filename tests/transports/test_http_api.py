@@ -56,7 +56,8 @@ async def eventually(look: Callable[[], Awaitable[Any]], fits: Callable[[Any], b
 
 async def refusal(answer: httpx.Response) -> tuple[int, str]:
     error = answer.json()["error"]
-    assert set(error) == {"code", "message", "retriable"}
+    assert set(error) == {"code", "message", "retriable", "request_id"}
+    assert error["request_id"] == answer.headers["x-request-id"]
     return answer.status_code, error["code"]
 
 

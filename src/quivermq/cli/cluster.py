@@ -357,3 +357,33 @@ def transfer(
         print_json({"topic": topic, "partition": partition, "metadata": metadata, "leader": to})
     else:
         print_line(f"broker {to} leads {what}")
+
+
+@app.command("log-level")
+def log_level(
+    level: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[LEVEL]",
+            help="debug, info, warning, error, or default: as the broker was started.",
+        ),
+    ] = None,
+    broker: Annotated[
+        int | None, typer.Option(metavar="NODE", min=1, help="Of this broker, not of all.")
+    ] = None,
+    logger: Annotated[
+        str, typer.Option(metavar="NAME", help="Of one part of the broker, as peers or http.")
+    ] = "",
+    servers: Servers = DEFAULT_SERVERS,
+    timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
+    as_json: AsJson = False,
+) -> None:
+    """Change what brokers log, until they end; without a level, show it."""
+    with connect(servers, timeout) as client:
+        found = client.set_log_level(level, broker=broker, logger=logger)
+    if as_json:
+        print_json([{"broker": node, "levels": levels} for node, levels in found.items()])
+        return
+    for node, levels in found.items():
+        named = ", ".join(f"{name} {level}" for name, level in levels.items())
+        print_line(f"broker {node}: {named}")

@@ -121,6 +121,9 @@ class _ForegroundBroker:
         if server.host.tls is not None:
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, server.host.tls.reload)
+        if not isinstance(server, GatewayServer):
+            levels = server.broker.log_levels
+            asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, levels.toggle_debug)
         GarbagePolicy().start()
         try:
             self._announce(server)
@@ -167,7 +170,7 @@ class _ForegroundBroker:
         if self._stopping.is_set():
             # The second signal does not wait: what was acknowledged is on disk.
             os._exit(128 + number)
-        remark("stopping; a second signal stops at once")
+        self._remark("stopping; a second signal stops at once")
         self._stopping.set()
 
     def _read_input(self) -> None:
@@ -202,10 +205,17 @@ class _ForegroundBroker:
         options = "" if server.listen == DEFAULT_SERVERS else f" --servers {server.listen}"
         if self._settings.tls_cert:
             options += f" --tls-ca {self._settings.tls_ca or 'system'}"
-        remark(f"try: quiver topic create orders{options}")
+        self._remark(f"try: quiver topic create orders{options}")
         if self._settings.users and not self._knows_users(server):
-            remark(f"users are on; make an admin, here: quiver user add NAME{options},")
-            remark(f"  then quiver user grant NAME admin{options}")
+            self._remark(f"users are on; make an admin, here: quiver user add NAME{options},")
+            self._remark(f"  then quiver user grant NAME admin{options}")
+
+    def _remark(self, text: str) -> None:
+        """A hint for people; for machines standard error is JSON, line by line."""
+        if self._settings.log_format == "json":
+            logger.info("%s", text)
+        else:
+            remark(text)
 
     def _knows_users(self, server: "Server | GatewayServer") -> bool:
         from quivermq.transports import Server  # noqa: PLC0415

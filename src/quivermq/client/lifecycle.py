@@ -57,6 +57,18 @@ class ClientLifecycle:
         """The users of the cluster: add and remove them, and change what they may do."""
         return Users(self._core.users)
 
+    def set_log_level(
+        self, level: str | None = None, *, broker: int | None = None, logger: str = ""
+    ) -> dict[int, dict[str, str]]:
+        """Change what brokers log until they end, or only return it; of all of them by default.
+
+        >>> client.set_log_level("debug", broker=2, logger="peers")
+
+        `level` is debug, info, warning, error, or default: as the broker was started. Returns, by
+        broker, the level of all its loggers (`quivermq`) and of those that have one of their own.
+        """
+        return run(self._core.admin.set_log_level(level, broker, logger))
+
     def close(self) -> None:
         """Close the client, with its subscriptions, consumers, producers and connections.
 
@@ -167,6 +179,12 @@ class AsyncClientLifecycle:
     def users(self) -> AsyncUsers:
         """The users of the cluster: add and remove them, and change what they may do."""
         return AsyncUsers(self._core.users)
+
+    async def set_log_level(
+        self, level: str | None = None, *, broker: int | None = None, logger: str = ""
+    ) -> dict[int, dict[str, str]]:
+        """Change what brokers log until they end; see `quivermq.Client.set_log_level`."""
+        return await self._core.admin.set_log_level(level, broker, logger)
 
     async def close(self) -> None:
         """Close the client, with its subscriptions, consumers, producers and connections.

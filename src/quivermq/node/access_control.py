@@ -357,7 +357,8 @@ class AccessControl:
         for caller in ended:
             caller.ended = error
             if caller.end is not None:
-                logger.info("the connection of %s ends: %s", caller, error)
+                extra = {"connection": caller.connection} if caller.connection else None
+                logger.info("the connection of %s ends: %s", caller, error, extra=extra)
                 if caller.changing:
                     asyncio.get_running_loop().call_later(_LAST_ANSWERS_S, caller.end, error)
                 else:

@@ -31,6 +31,7 @@ from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.hosting import Hosting
 from quivermq.node.known_leaders import KnownLeaders, Leadership
 from quivermq.node.listener import raise_file_limit, reachable
+from quivermq.node.log_levels import LogLevels
 from quivermq.node.machine import Machine
 from quivermq.node.membership import Addresses, Membership
 from quivermq.node.metadata import Metadata
@@ -114,6 +115,7 @@ class Broker:
         self._make_scheduler()
         self.metadata = Metadata(self._view_changed, self._unfit)
         self.coordinator = StickyCoordinator(self.metadata)
+        self.log_levels = LogLevels(settings.node_id, settings.log_level, self.metadata)
         self.partitions = PartitionLookup(self.metadata, self.scheduler, self.leaders)
         self.maps = ClusterMaps(settings.node_id, self.partitions, self.is_alive)
         self._make_access()
@@ -262,6 +264,7 @@ class Broker:
                 **self.consumers.handlers(),
                 **StickyHandlers(self.metadata, self.coordinator).handlers(),
                 **UserHandlers(self.metadata, self.partitions.slices).handlers(),
+                **self.log_levels.handlers(),
             },
             {**topics.bulky(), **self.fetching.bulky(), **self.consumers.bulky()},
         )

@@ -103,6 +103,7 @@ class Caller:
         *,
         is_broker: bool = False,
         end: Callable[[QuiverError], None] | None = None,
+        connection: str = "",
     ) -> None:
         self.account = account
         """None: a broker, or anonymous."""
@@ -110,6 +111,8 @@ class Caller:
         """The host that it comes from; "" if that is not known."""
         self.door = door
         """The transport: tcp, http, grpc."""
+        self.connection = connection
+        """Its name in the log; "" if that is not known."""
         self.is_broker = is_broker
         """It has proved the secret of the cluster."""
         self.end = end

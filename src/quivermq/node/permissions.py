@@ -88,6 +88,7 @@ NEEDS: Final[dict[str, Need]] = {
     "transfer": _CLUSTER,
     "reconfigure": _BROKERS,
     "upgrade_cluster": _CLUSTER,
+    "set_log_level": _CLUSTER,
     "add_user": _CLUSTER,
     "remove_user": _CLUSTER,
     "grant_user": _CLUSTER,

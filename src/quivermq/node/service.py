@@ -17,6 +17,7 @@ from quivermq.errors import (
     QuiverError,
     TopicNotFound,
 )
+from quivermq.log_context import begin_work
 from quivermq.node.access_control import AccessControl
 from quivermq.node.callers import BROKER, NOBODY, Allowance, Caller
 from quivermq.node.counters import Counters
@@ -208,6 +209,7 @@ class Service:
         caller: Caller | None,
     ) -> None:
         sent: Sequence[Frame] = ()
+        work = begin_work(request.id, caller.connection if caller is not None else "")
         try:
             await room(0)
             response, sent = await self._call_checked(request, frames, room, caller)
@@ -216,6 +218,9 @@ class Service:
         except Exception as error:
             logger.exception("a %s request failed", request.WhichOneof("body"))
             response = self.refusal(QuiverError(f"the broker failed at this request: {error!r}"))
+        finally:
+            if work is not None:
+                work.is_over = True
         response.id = request.id
         reply(response, sent)
 

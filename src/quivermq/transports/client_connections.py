@@ -68,7 +68,9 @@ class ClientConnection(asyncio.BufferedProtocol):
         try:
             self.session.received(nbytes, self._now())
         except QuiverError as error:
-            logger.warning("the connection of %s is closed: %s", self._who, error)
+            logger.warning(
+                "the connection of %s is closed: %s", self._who, error, extra=self._extra
+            )
             self.close()
         else:
             self._pause_or_resume()
@@ -76,6 +78,10 @@ class ClientConnection(asyncio.BufferedProtocol):
     @property
     def _who(self) -> str:
         return self.session.client or "a client without a name"
+
+    @property
+    def _extra(self) -> dict[str, str]:
+        return {"connection": self.session.name, "address": self.address}
 
     def _write(self, buffers: list[Buffer]) -> None:
         """At once if nothing more is to come, else together with more of this turn of the loop."""
@@ -134,14 +140,17 @@ class ClientConnection(asyncio.BufferedProtocol):
         settings = self._client_connections.settings
         patience_s = _LINGER_S if self._transport.is_closing() else settings.idle_timeout_s
         if unread and now - self._moved_at > patience_s:
-            logger.warning("%s does not read its answers and is cut off", self._who)
+            logger.warning(
+                "%s does not read its answers and is cut off", self._who, extra=self._extra
+            )
             self.abort()
         elif self.session.is_overdue(now):
             self.close()
         elif self._is_paused:
             self._stall.forget(now)
         elif self._stall.is_stalled(now):
-            logger.warning("a packet of %s does not arrive: the connection is closed", self._who)
+            text = "a packet of %s does not arrive: the connection is closed"
+            logger.warning(text, self._who, extra=self._extra)
             self.abort()
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from quivermq.errors import (
     TooLarge,
     UnsupportedFormat,
 )
+from quivermq.log_context import new_connection
 from quivermq.node import AccessControl, Caller, Challenge, Service
 from quivermq.transports.backlog import Backlog
 from quivermq.wire import (
@@ -87,6 +88,8 @@ class Session:
         self.client = ""
         self.address = ""
         """Where the connection comes from."""
+        self.name = new_connection(_DOOR)
+        """In the log."""
         self.is_closed = False
         self._service = service
         self._access = access
@@ -233,6 +236,7 @@ class Session:
         if self._caller is not None:
             self._access.sign_out(self._caller)
         self._caller = caller
+        caller.connection = self.name
         self.receiver.allow(settings.packet_bytes_max)
         self.client = request.hello.client[:200] or "unnamed"
         welcome = proto.Welcome(

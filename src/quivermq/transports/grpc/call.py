@@ -21,6 +21,7 @@ Room = Callable[[int], Awaitable[None]]
 """Waits until the caller can take an answer of so many bytes."""
 
 _AUTHORIZATION: Final = "authorization"
+REQUEST_ID: Final = "x-request-id"
 _LISTING_BYTES: Final = 1 << 20
 """The expected size of a list."""
 _MARGIN_S: Final = 0.05
@@ -29,7 +30,16 @@ _MARGIN_S: Final = 0.05
 
 def authorization_of(metadata: Sequence[tuple[str, str | bytes]] | None) -> str:
     """The header with the token of a call, as it is; "" if there is none."""
-    found = next((value for key, value in metadata or () if key == _AUTHORIZATION), "")
+    return _value_of(metadata, _AUTHORIZATION)
+
+
+def request_id_of(metadata: Sequence[tuple[str, str | bytes]] | None) -> str:
+    """The id that the client gave its call; "" if it gave none."""
+    return _value_of(metadata, REQUEST_ID)
+
+
+def _value_of(metadata: Sequence[tuple[str, str | bytes]] | None, name: str) -> str:
+    found = next((value for key, value in metadata or () if key == name), "")
     return found if isinstance(found, str) else found.decode(errors="replace")
 
 

@@ -11,9 +11,18 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from quivermq.errors import ConnectionFailed, QuiverError
+from quivermq.log_context import choose_request_id, current_request_id, working_on
 from quivermq.node import Host, end_tasks
 from quivermq.transports.grpc import administration, letters
-from quivermq.transports.grpc.call import Backlogs, Call, authorization_of, host_of, own_call
+from quivermq.transports.grpc.call import (
+    REQUEST_ID,
+    Backlogs,
+    Call,
+    authorization_of,
+    host_of,
+    own_call,
+    request_id_of,
+)
 from quivermq.transports.grpc.generated.quiver.v1 import quiver_pb2 as api
 from quivermq.transports.grpc.leases import consumer_number, settle_request
 from quivermq.transports.grpc.parts import with_parts
@@ -98,14 +107,17 @@ class Calls:
 
     async def for_caller(self, handler: Handler, request: Any, context: Context) -> Any:
         """Run a handler for the user whose token came with the call."""
-        authorization = authorization_of(context.invocation_metadata())
-        host = host_of(context.peer())
-        try:
-            async with signed_in(self.broker.access, authorization, host, _DOOR):
-                return await handler(request, context)
-        except QuiverError as error:
-            refusal = error
-        return await self.refuse(context, refusal)
+        metadata = context.invocation_metadata()
+        authorization, peer = authorization_of(metadata), context.peer()
+        request_id = choose_request_id(request_id_of(metadata))
+        context.set_trailing_metadata(((REQUEST_ID, request_id),))
+        with working_on(request_id, peer):
+            try:
+                async with signed_in(self.broker.access, authorization, host_of(peer), _DOOR):
+                    return await handler(request, context)
+            except QuiverError as error:
+                refusal = error
+            return await self.refuse(context, refusal)
 
     def _call(self, context: Context) -> Call:
         """A call with room of its own among the answers, until it is over."""
@@ -127,7 +139,9 @@ class Calls:
         """End a call with an error, and all that is known of it."""
         status = status_of(error) if isinstance(error, QuiverError) else grpc.StatusCode.INTERNAL
         told = short(self.error_of(error))
-        await context.abort(status, told.message, trailers(told, status))
+        ids = ((REQUEST_ID, current_request_id()),)
+        logger.debug("a call is refused with %s: %s", told.code, told.message)
+        await context.abort(status, told.message, (*ids, *trailers(told, status)))
 
     def error_of(self, error: Exception) -> api.Error:
         """An error in the words of the public API; one that is not meant for users is logged."""

@@ -19,6 +19,7 @@ import h11
 from starlette.types import ASGIApp, Scope
 
 from quivermq.errors import InvalidRequest, Overloaded, QuiverError, TooLarge
+from quivermq.log_context import choose_request_id, new_connection, working_on
 from quivermq.node import Accepted, address_of
 from quivermq.transports.http.exchange import Exchange
 from quivermq.transports.http.statuses import error_answer
@@ -36,6 +37,7 @@ _UNREAD_BYTES_MAX: Final = 256 << 10
 """Past this, the client is not listened to until the application has read some of the body."""
 
 Headers = list[tuple[bytes, bytes]]
+REQUEST_ID: Final = b"x-request-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,9 @@ class HttpConnection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self.task: asyncio.Task[None] | None = None
         """Runs the application for the request that is being answered."""
+        self._name = new_connection("http")
+        self._request_id = ""
+        """Of the request that is being answered."""
         self._body_bytes = 0
         self._is_head = False
         self._is_refused = False
@@ -188,6 +193,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _begin(self, event: h11.Request) -> None:
         headers: Headers = list(event.headers)
+        self._request_id = _request_id_of(headers)
         head_bytes = len(event.target) + sum(len(name) + len(value) for name, value in headers)
         if head_bytes > self._limits.head_bytes_max:
             most = self._limits.head_bytes_max
@@ -251,17 +257,21 @@ class HttpConnection(asyncio.Protocol):
     # Answers.
 
     async def _answer(self, exchange: Exchange, scope: Scope) -> None:
-        try:
-            await self._serving.app(scope, exchange.receive, exchange.send)
-        except ConnectionError:
-            # The client is gone: there is nobody to tell.
-            logger.debug("a client did not wait for its answer")
-        except Exception:
-            # The application has answered what it can, and logged it.
-            logger.debug("a request failed", exc_info=True)
-        finally:
-            if not (exchange.is_finished or self._is_refused):
-                self._transport.abort()
+        began = self._loop.time()
+        with working_on(self._request_id, self._name):
+            try:
+                await self._serving.app(scope, exchange.receive, exchange.send)
+            except ConnectionError:
+                # The client is gone: there is nobody to tell.
+                logger.debug("a client did not wait for its answer")
+            except Exception:
+                # The application has answered what it can, and logged it.
+                logger.debug("a request failed", exc_info=True)
+            finally:
+                if logger.isEnabledFor(logging.DEBUG):
+                    _log_answer(scope, exchange.status, self._loop.time() - began)
+                if not (exchange.is_finished or self._is_refused):
+                    self._transport.abort()
 
     def body_was_read(self) -> None:
         """The application has taken what there was of the body."""
@@ -273,7 +283,7 @@ class HttpConnection(asyncio.Protocol):
             self._write(h11.InformationalResponse(status_code=100, headers=[]))
 
     async def start_answer(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        said = list(headers)
+        said = [*headers, (REQUEST_ID, self._request_id.encode())]
         if self._serving.is_closing:
             said.append((b"connection", b"close"))
         self._write(h11.Response(status_code=status, headers=said))
@@ -304,6 +314,7 @@ class HttpConnection(asyncio.Protocol):
             return
         self._parser.start_next_cycle()
         self._exchange = None
+        self._request_id = ""
         if self._parser.trailing_data[0]:
             self._begin_request_timer()
             self._advance()
@@ -329,7 +340,8 @@ class HttpConnection(asyncio.Protocol):
             return
         self._is_refused = True
         if self._exchange is None or not (self._exchange.is_started or self._exchange.is_finished):
-            self._transport.write(refusal_of(refusal.status, refusal.error))
+            request_id = self._request_id or choose_request_id("")
+            self._transport.write(refusal_of(refusal.status, refusal.error, request_id))
         if self._exchange is not None:
             self._exchange.disconnect()
         self._close_once_heard()
@@ -346,15 +358,26 @@ class HttpConnection(asyncio.Protocol):
         self._idle_timer = self._loop.call_later(_LINGER_S, self._close)
 
 
-def refusal_of(status: int, error: QuiverError) -> bytes:
+def refusal_of(status: int, error: QuiverError, request_id: str) -> bytes:
     """An answer after which the connection is closed, as it is written."""
-    body = error_answer(error_to_proto(error)).model_dump_json().encode()
+    body = error_answer(error_to_proto(error), request_id).model_dump_json().encode()
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
         "content-type: application/json\r\nconnection: close\r\n"
-        f"content-length: {len(body)}\r\n\r\n"
+        f"{REQUEST_ID.decode()}: {request_id}\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
+
+
+def _request_id_of(headers: Headers) -> str:
+    given = next((value for name, value in headers if name == REQUEST_ID), b"")
+    return choose_request_id(given.decode("latin-1"))
+
+
+def _log_answer(scope: Scope, status: int, seconds: float) -> None:
+    """Without the query, which is the client's business."""
+    what, path = scope["method"], scope["path"]
+    logger.debug("%s %s was answered %d in %.1f ms", what, path, status, seconds * 1000)
 
 
 def _check_framing(event: h11.Request, headers: Headers) -> None:

@@ -38,6 +38,11 @@ class Exchange:
         self.is_finished = False
         """The last one is."""
 
+    @property
+    def status(self) -> int:
+        """Of the answer; 0: there is none yet."""
+        return int(self._start["status"]) if self._start is not None else 0
+
     # From the connection.
 
     @property

@@ -6,6 +6,7 @@ from typing import Final
 
 from quivermq.addresses import join_address, split_address
 from quivermq.errors import BrokenInvariant, ConnectionFailed
+from quivermq.log_context import choose_request_id
 from quivermq.node import Accepted, Host, TlsListener, listening_at
 from quivermq.transports.http.app import make_app
 from quivermq.transports.http.backend import Backend
@@ -51,7 +52,7 @@ class HttpListener:
 
     async def _listen_with(self, tls: ssl.SSLContext, address: str) -> str:
         limits = self.serving.limits
-        refusal = refusal_of(400, ConnectionFailed(TLS_EXPECTED))
+        refusal = refusal_of(400, ConnectionFailed(TLS_EXPECTED), choose_request_id(""))
         self._listening = TlsListener(
             self._connection,
             lambda: tls,

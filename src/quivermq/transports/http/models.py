@@ -23,6 +23,7 @@ class ErrorDetails(ApiAnswer):
     code: str = Field(description="The name of the error, as in `quivermq.errors`.")
     message: str = Field(description="What was wrong and what to do, for people.")
     retriable: bool = Field(description="Whether the same request may succeed later.")
+    request_id: str = Field(description="As in `X-Request-Id`, and in the broker's log.")
 
 
 class ErrorAnswer(ApiAnswer):

@@ -27,6 +27,7 @@ from quivermq.errors import (
     TopicNotFound,
     Unauthenticated,
 )
+from quivermq.log_context import current_request_id
 from quivermq.transports.http.models import ErrorAnswer, ErrorDetails
 from quivermq.wire import proto
 
@@ -86,10 +87,15 @@ def status_of(error: QuiverError) -> int:
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
 
 
-def error_answer(error: proto.Error) -> ErrorAnswer:
-    """An error as JSON shows it."""
+def error_answer(error: proto.Error, request_id: str = "") -> ErrorAnswer:
+    """An error as JSON shows it; by default of the request that this task works for."""
     return ErrorAnswer(
-        error=ErrorDetails(code=error.code, message=error.message, retriable=error.retriable)
+        error=ErrorDetails(
+            code=error.code,
+            message=error.message,
+            retriable=error.retriable,
+            request_id=request_id or current_request_id(),
+        )
     )
 
 
