@@ -172,6 +172,9 @@ class BrokerSettings(BaseModel):
     )
     stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop may take.")
 
+    events: bool = Field(
+        True, description="Tell what happens in the cluster, in the topic `_events`."
+    )
     stall_budget_ms: int = Field(
         200, ge=20, description="Work that holds the event loop for longer is logged."
     )

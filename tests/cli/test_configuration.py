@@ -76,7 +76,10 @@ def test_every_setting_has_a_flag() -> None:
         value = _another_value(name)
         if name in {"join", "gateway"}:  # not together with peers
             continue
-        arguments += [_flag(name)] if value is True else [_flag(name), _as_text(value)]
+        if value is False:
+            arguments.append(f"--no-{name.replace('_', '-')}")
+        else:
+            arguments += [_flag(name)] if value is True else [_flag(name), _as_text(value)]
     found = printable(*arguments)
     for name, (_, origin) in found.items():
         assert origin == ("default" if name in {"join", "gateway"} else _flag(name))

@@ -12,7 +12,7 @@ from quivermq.batches import Frame, decode_messages
 from quivermq.cluster import AUDIT_TOPIC, UserRecord, create_topic, digest_of, found_cluster
 from quivermq.cluster.catalog_view import View
 from quivermq.errors import NotEnoughReplicas, Unauthenticated
-from quivermq.node import audit_log
+from quivermq.node import system_topic
 from quivermq.node.audit_log import AuditLog
 from quivermq.node.callers import BROKER, Account, Caller
 from quivermq.wire import proto
@@ -82,7 +82,7 @@ async def test_ordinary_work_and_that_of_brokers_is_not_recorded() -> None:
 async def test_records_that_cannot_be_stored_wait_and_too_many_are_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(audit_log, "RECORDS_MAX", 200)
+    monkeypatch.setattr(system_topic, "RECORDS_MAX", 200)
     stage = Stage()
     stage.is_down = True
     for _ in range(250):

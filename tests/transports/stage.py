@@ -63,6 +63,7 @@ def settings(folder: Path, **changes: Any) -> BrokerSettings:
         "peer_listen": "127.0.0.1:0",
         "http": "",
         "grpc": "",
+        "events": False,
         "fsync": "never",
         "tick_ms": 20,
         "election_ticks": 5,

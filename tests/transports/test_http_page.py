@@ -15,8 +15,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "http.md"
 
 # Each time others.
 CHANGING = {
-    "cluster_id", "commit_index", "died", "due", "id", "lease", "message", "size_bytes", "term",
-    "timestamp", "version",
+    "cluster_id", "commit_index", "died", "due", "id", "lease", "message", "request_id",
+    "size_bytes", "term", "timestamp", "version",
 }  # fmt: skip
 
 

@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "pipeline": (_USE, "Run pipelines on Spark; archive topics to tables, and replay them."),
     "user": (_OPERATE, "Add, remove and list users, and change what they may do."),
     "cluster": (_OPERATE, "Show and change the cluster: brokers, leaders, replicas."),
+    "events": (_OPERATE, "Show what happened in the cluster, and what happens."),
     "doctor": (_OPERATE, "Check the cluster, and say how to fix what is wrong."),
     "bench": (_OPERATE, "Measure produce and consume throughput, and latency."),
     "verify": (_OPERATE, "Check every byte of a broker's data directory."),

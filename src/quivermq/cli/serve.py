@@ -113,6 +113,7 @@ class _ForegroundBroker:
     async def run(self) -> None:
         # Not at the top: --print-config needs no broker.
         from quivermq.node import GarbagePolicy, refuse_pandas  # noqa: PLC0415
+        from quivermq.transports import Server  # noqa: PLC0415
 
         refuse_pandas()
         self._listen_for_stop()
@@ -121,7 +122,7 @@ class _ForegroundBroker:
         if server.host.tls is not None:
             loop = asyncio.get_running_loop()
             loop.add_signal_handler(signal.SIGHUP, server.host.tls.reload)
-        if not isinstance(server, GatewayServer):
+        if isinstance(server, Server):
             levels = server.broker.log_levels
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, levels.toggle_debug)
         GarbagePolicy().start()

@@ -8,7 +8,6 @@ from quivermq.client.connect_options import parse_servers
 from quivermq.client.models import (
     ClusterInfo,
     Idle,
-    NodeInfo,
     RateLimit,
     RebalanceInfo,
     Retention,
@@ -246,19 +245,19 @@ class Admin:
         self, level: str | None, broker: int | None, name: str
     ) -> dict[int, dict[str, str]]:
         """Change what brokers log, or only ask; without a broker, of all of them."""
-        nodes = [broker] if broker is not None else [each.id for each in await self._brokers()]
+        nodes = [broker]
+        if broker is None:
+            # One that is not a member yet knows no brokers, and answers for itself.
+            nodes = [each.id for each in (await self.cluster()).nodes] or [None]
         found: dict[int, dict[str, str]] = {}
         for node in nodes:
             request = proto.Request()
             asked = request.set_log_level
             asked.broker, asked.logger, asked.level = _count("broker", node), name, level or ""
-            attempts = self._attempts(f"asking broker {node} what it logs")
-            response = await self._router.ask_any(request, attempts)
-            found[node] = dict(sorted(response.log_levels.levels.items()))
+            attempts = self._attempts("asking what brokers log")
+            answer = (await self._router.ask_any(request, attempts)).log_levels
+            found[answer.broker] = dict(sorted(answer.levels.items()))
         return found
-
-    async def _brokers(self) -> Sequence[NodeInfo]:
-        return (await self.cluster()).nodes
 
     async def transfer(self, topic: str | None, partition: int, to: int) -> None:
         """Let another replica lead; without a topic, that of the metadata partition."""

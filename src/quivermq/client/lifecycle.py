@@ -6,7 +6,7 @@ subscriptions run, and how all of it ends.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 from weakref import WeakSet
@@ -17,6 +17,7 @@ from quivermq.client.background_loop import BackgroundLoop
 from quivermq.client.blocking_transport import BlockingTransport
 from quivermq.client.connect_options import ConnectOptions, TransportFactory
 from quivermq.client.core import Core
+from quivermq.client.events import EventOptions, read_events, read_events_async
 from quivermq.client.exit_hooks import endings
 from quivermq.client.producer.producer import AsyncProducer, Producer, ProducerSettings
 from quivermq.client.producer.sender import await_finishing
@@ -36,6 +37,7 @@ from quivermq.client.sticky.member import ConsumerSettings
 from quivermq.client.transport import Transport, run
 from quivermq.client.user_admin import AsyncUsers, Users
 from quivermq.errors import LeaseLost
+from quivermq.events import Event
 
 
 class ClientLifecycle:
@@ -56,6 +58,23 @@ class ClientLifecycle:
     def users(self) -> Users:
         """The users of the cluster: add and remove them, and change what they may do."""
         return Users(self._core.users)
+
+    def events(
+        self,
+        *,
+        kinds: str | Iterable[str] | None = None,
+        since: float | None = None,
+        follow: bool = False,
+    ) -> Iterator[Event]:
+        """Iterate over what happened in the cluster: leaders, brokers, damage, refusals.
+
+        >>> for event in client.events(kinds="leader_changed", since=600):
+        ...     print(event.time, event.broker, event.detail)
+
+        `since` is in seconds, by default as far back as events are kept; with `follow` it waits
+        for more. `quivermq.events.KINDS` are the kinds. Needs `consume` of the topic `_events`.
+        """
+        return read_events(self._core, EventOptions.of(kinds, since, follow=follow))
 
     def set_log_level(
         self, level: str | None = None, *, broker: int | None = None, logger: str = ""
@@ -179,6 +198,16 @@ class AsyncClientLifecycle:
     def users(self) -> AsyncUsers:
         """The users of the cluster: add and remove them, and change what they may do."""
         return AsyncUsers(self._core.users)
+
+    def events(
+        self,
+        *,
+        kinds: str | Iterable[str] | None = None,
+        since: float | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[Event]:
+        """Iterate over what happened in the cluster; see `quivermq.Client.events`."""
+        return read_events_async(self._core, EventOptions.of(kinds, since, follow=follow))
 
     async def set_log_level(
         self, level: str | None = None, *, broker: int | None = None, logger: str = ""

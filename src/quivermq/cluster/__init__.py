@@ -5,6 +5,7 @@ metadata partition keeps the catalog; its leader makes plans of it, and edits of
 """
 
 from quivermq.cluster.assignors import ASSIGNORS
+from quivermq.cluster.catalog_changes import CatalogChange, changes_between
 from quivermq.cluster.catalog_view import Hosted, View
 from quivermq.cluster.edits import (
     REPLICATION_DEFAULT,
@@ -112,6 +113,7 @@ __all__ = [
     "SERVING",
     "BrokerLoad",
     "BrokerRecord",
+    "CatalogChange",
     "ClusterRecord",
     "Edit",
     "Enrolled",
@@ -132,6 +134,7 @@ __all__ = [
     "View",
     "add_user",
     "alter_topic",
+    "changes_between",
     "create_topic",
     "delete_topic",
     "digest_of",

@@ -15,6 +15,7 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from quivermq.errors import Corrupt, InvalidRequest
+from quivermq.events import EVENTS_TOPIC
 from quivermq.names import check_name
 
 USER_PREFIX: Final = "user/"
@@ -24,6 +25,8 @@ ADMIN: Final = "admin"
 ACTIONS: Final = (PRODUCE, CONSUME, ADMIN)
 AUDIT_TOPIC: Final = "_audit"
 """Where brokers record what admins do, and who was refused."""
+BROKERS_TOPICS: Final = frozenset({AUDIT_TOPIC, EVENTS_TOPIC})
+"""What brokers write of their own accord."""
 USERS_MAX: Final = 10_000
 GRANTS_MAX: Final = 100
 """Of one user."""
@@ -54,10 +57,10 @@ class Grant(NamedTuple):
         """Whether it covers an action; of no group in particular if `group` is empty."""
         if self.action not in (action, ADMIN):
             return False
-        if topic == AUDIT_TOPIC and action == PRODUCE:
+        if topic in BROKERS_TOPICS and action == PRODUCE:
             # Only brokers write it, or it would prove nothing.
             return False
-        if topic == AUDIT_TOPIC and not self.topic.startswith("_"):
+        if topic in BROKERS_TOPICS and not self.topic.startswith("_"):
             # Only who was granted it by name, or an admin of the whole cluster, reads it.
             return self.action == ADMIN and self.is_whole
         return topic.startswith(self.topic) and (not group or group.startswith(self.group))

@@ -19,6 +19,7 @@ from quivermq.node.counters import Counters
 from quivermq.node.data_dir import DataDirectory
 from quivermq.node.delivery.delivery import Delivery
 from quivermq.node.disks import DeferredSyncDisk, TimedDisk
+from quivermq.node.event_feed import EventFeed, FeedParts
 from quivermq.node.forwarding import Forwarding
 from quivermq.node.handlers.cluster import ClusterHandlers, ClusterParts
 from quivermq.node.handlers.fetch import FetchHandler
@@ -71,6 +72,8 @@ class Broker:
         self.on_unfit: Callable[[QuiverError], None] = lambda _: None
         """Set by the process that runs it: this build does not fit the cluster, and has to stop."""
         self.audit: AuditLog | None = None
+        self.events: EventFeed | None = None
+        """Once it is started, if the settings want it."""
         self._is_open = False
         self._is_stopping = False
 
@@ -188,6 +191,7 @@ class Broker:
             writes_inline=is_inline,
             copy_bytes_per_second=settings.rebalance_bytes_per_second,
             on_leadership=self._leadership_changed,
+            on_trouble=self._tell_trouble,
         )
 
     def _make_access(self) -> None:
@@ -283,6 +287,31 @@ class Broker:
         elif self.access.secret is not None:
             self.service.guard(self.access, lambda *_: None)
         self.access.start()
+        self._begin_to_tell()
+
+    def _begin_to_tell(self) -> None:
+        if not self.settings.events:
+            return
+        self.events = events = EventFeed(
+            FeedParts(
+                node_id=self.settings.node_id,
+                metadata=self.metadata,
+                call=self.service.call_as_broker,
+                now_ms=self.scheduler.now_ms,
+                is_alive=self.is_alive,
+                refusals=self.counters.refusals,
+            )
+        )
+        self.hosting.on_lost = lambda name, reason: events.tell(
+            "replica_stopped", reason, topic=name.topic, partition=name.partition
+        )
+        self.retaining.on_trouble = lambda text: events.tell("disk_trouble", text)
+        if self.tls is not None:
+            self.tls.on_loaded = events.tell
+
+    def _tell_trouble(self, hosted: HostedReplica, kind: str, detail: str) -> None:
+        if self.events is not None:
+            self.events.trouble(hosted, kind, detail)
 
     # Events that concern several parts.
 
@@ -305,6 +334,8 @@ class Broker:
 
     def _unfit(self, error: QuiverError) -> None:
         logger.critical("this broker has to stop: %s", error)
+        if self.events is not None:
+            self.events.tell("broker_unfit", f"this broker has to stop: {error}")
         self.membership.refusal = str(error)
         self.on_unfit(error)
 
@@ -313,6 +344,8 @@ class Broker:
         self.access.learn(self.metadata.view)
         if self.audit is not None:
             self.audit.catalog_changed()
+        if self.events is not None:
+            self.events.catalog_changed()
         self.coordinator.catalog_changed()
         if self.metadata.view.layout_version == self.metadata.view.version:
             self._catalog_changed()
@@ -353,8 +386,12 @@ class Broker:
                 await self.links.forget(node)
 
     def _leadership_changed(self, hosted: HostedReplica) -> None:
+        if self.events is not None:
+            self.events.leadership_changed(hosted)
         if hosted.id == METADATA_PARTITION:
             self.controller.schedule()
+            if self.audit is not None:
+                self.audit.catalog_changed()
             return
         self.consumers.leadership_changed(hosted)
         if hosted.was_serving:
@@ -456,12 +493,16 @@ class Broker:
         if self._is_stopping or not self._is_open:
             return
         self._is_stopping = True
+        if self.events is not None:
+            node = self.settings.node_id
+            self.events.tell("broker_stopping", f"broker {node} stops, because it was told to")
         for close in (
             self.membership.close,
             self.controller.close,
             self.coordinator.close,
             self.retaining.close,
             self._close_audit,
+            self._close_events,
             self._hand_over,
             self.service.close,
             self.access.close,
@@ -484,6 +525,10 @@ class Broker:
     async def _close_audit(self) -> None:
         if self.audit is not None:
             await self.audit.close()
+
+    async def _close_events(self) -> None:
+        if self.events is not None:
+            await self.events.close()
 
     async def _stop_hosting(self) -> None:
         await end_tasks(self._hosting_task)

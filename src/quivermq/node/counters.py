@@ -1,7 +1,7 @@
 """Counts what a broker does, by batch and never by message, for metrics and `stats`."""
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
@@ -75,6 +75,8 @@ class Counters:
     produce_seconds: Histogram = field(default_factory=Histogram)
     fsync_seconds: Histogram = field(default_factory=Histogram)
     overloaded: int = 0
+    refusals: Counter[str] = field(default_factory=Counter)
+    """Requests that were refused for lack of a token, a grant or room, by code."""
     connections: int = 0
     requests: int = 0
     forwarded: int = 0

@@ -88,6 +88,7 @@ class ReplicaHost(Protocol):
     def run_aside(self, work: Callable[[], object], done: Callable[[object], None]) -> None: ...
     def call_later(self, delay_s: float, action: Callable[[], None]) -> None: ...
     def leadership_changed(self, hosted: "HostedReplica") -> None: ...
+    def tell(self, hosted: "HostedReplica", kind: str, detail: str) -> None: ...
     def failed(self, hosted: "HostedReplica") -> None: ...
 
 
@@ -419,6 +420,7 @@ class HostedReplica:
                     self.log.forget_checkpoint()
                     if not self.replica.is_repairing:
                         logger.warning("%s is mended, and takes part again", self.name)
+                        self._tell("replica_mended", "is mended, and takes part again")
         except _FAILURES as error:
             self._recover_from(error)
             return
@@ -426,6 +428,7 @@ class HostedReplica:
         if self._writing:
             # What is left comes again, in front of everything else: the log is as it was.
             logger.warning("%s: the disk is full", self.name)
+            self._tell("disk_full", "waits to be written: the disk is full")
             self._host.call_later(RETRY_FULL_DISK_S, lambda: self._retry(life))
         self.schedule()
 
@@ -479,6 +482,7 @@ class HostedReplica:
             self._fail(lost_text(f"this replica lost data: {self.log.damage[0]}", self.member))
         elif self.ailment:
             logger.error("%s is damaged: %s", self.name, self.ailment)
+            self._tell("replica_damaged", f"is damaged: {self.ailment}")
 
     def report_unreadable(self, error: QuiverError) -> QuiverError:
         """A reader could not read what is stored here. Returns the error to answer with.
@@ -557,6 +561,7 @@ class HostedReplica:
     def _reopen(self, error: QuiverError) -> None:
         """It is not known what the disk holds: read it. In the thread, behind what it is doing."""
         logger.error("%s is opened anew: %s", self.name, error)
+        self._tell("disk_trouble", f"is opened anew: {error}")
         disk, folder, settings = self._host.disk, self.name.folder, self._host.log_settings
         owner = Owner(self.id, self.member)
         self._replace_log(
@@ -604,6 +609,9 @@ class HostedReplica:
         self._look_for_damage()
         self.schedule()
 
+    def _tell(self, kind: str, text: str) -> None:
+        self._host.tell(self, kind, f"{self.name} of broker {node_of(self.member)} {text}")
+
     def give_up(self, error: Exception) -> None:
         """Stop after an unforeseen error: nothing of this replica can be trusted any more."""
         logger.error("%s failed", self.name, exc_info=error)
@@ -613,6 +621,7 @@ class HostedReplica:
     def _fail(self, reason: str) -> None:
         self.trouble = reason
         logger.critical("%s stops: %s", self.name, reason)
+        self._tell("replica_stopped", f"stops: {reason}")
         for member in self.replica.configuration.members:
             if member != self.member:
                 # Replicas that sleep may believe that this one leads them.

@@ -11,7 +11,7 @@ nothing.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -56,6 +56,7 @@ class Hosting:
         self._disk_thread = disk_thread
         self._scheduler = scheduler
         self._lock = asyncio.Lock()
+        self.on_lost: Callable[[PartitionName, str], None] = lambda *_: None
         self.lost: dict[bytes, str] = {}
         """Replicas that should run here and cannot, with the reason. Each `reconcile` tries again:
         a disk that did not give back a log may do so later."""
@@ -156,6 +157,7 @@ class Hosting:
     def _lose(self, want: Wanted, reason: str) -> None:
         if self.lost.get(want.partition_id) != reason:
             logger.critical("%s cannot run here: %s", want.name, reason)
+            self.on_lost(want.name, reason)
         self.lost[want.partition_id] = reason
 
     def _hosted(self, want: Wanted, found: Opened) -> HostedReplica:

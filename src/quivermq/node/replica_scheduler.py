@@ -46,6 +46,7 @@ class ReplicaScheduler:
         writes_inline: bool,
         copy_bytes_per_second: int,
         on_leadership: Callable[[HostedReplica], None],
+        on_trouble: Callable[[HostedReplica, str, str], None] = lambda *_: None,
     ) -> None:
         self.clock = BrokerClock()
         self.disk = disk
@@ -59,6 +60,7 @@ class ReplicaScheduler:
         self.links: PeerLinks | None = None
         self._disk_thread = disk_thread
         self._on_leadership = on_leadership
+        self._on_trouble = on_trouble
         self._awake: dict[HostedReplica, None] = {}
         self._scheduled: list[HostedReplica] = []
         self._scheduled_later: dict[HostedReplica, None] = {}
@@ -149,6 +151,9 @@ class ReplicaScheduler:
 
     def leadership_changed(self, hosted: HostedReplica) -> None:
         self._on_leadership(hosted)
+
+    def tell(self, hosted: HostedReplica, kind: str, detail: str) -> None:
+        self._on_trouble(hosted, kind, detail)
 
     def failed(self, hosted: HostedReplica) -> None:
         self._awake.pop(hosted, None)

@@ -148,6 +148,7 @@ class RetentionTimer:
         self._disk_thread = disk_thread
         self._disk = disk
         self._on_dropped = on_dropped
+        self.on_trouble: Callable[[str], None] = lambda _: None
         self._ages: dict[bytes, Ages] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -177,6 +178,7 @@ class RetentionTimer:
             if error is not None:
                 # What was written is in the system's hands; what comes next must be synced again.
                 logger.critical("an fsync failed, messages may be lost with the power: %s", error)
+                self.on_trouble(f"an fsync failed, messages may be lost with the power: {error}")
 
     async def _retain(self) -> None:
         while True:

@@ -11,11 +11,13 @@ from typing import Final, NamedTuple, Protocol
 from quivermq.batches import Frame
 from quivermq.errors import (
     ConnectionFailed,
+    Forbidden,
     InvalidRequest,
     NotLeader,
     Overloaded,
     QuiverError,
     TopicNotFound,
+    Unauthenticated,
 )
 from quivermq.log_context import begin_work
 from quivermq.node.access_control import AccessControl
@@ -45,6 +47,7 @@ class Bulky(NamedTuple):
 
 
 _ASK_AGAIN_S: Final = 0.05
+_COUNTED: Final = frozenset(kind.__name__ for kind in (Overloaded, Unauthenticated, Forbidden))
 
 
 class Forwarder(Protocol):
@@ -100,6 +103,7 @@ class Service:
         self._catch_up = catch_up
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closed = False
+        self._last_refusal: proto.Response | None = None
         self._access: AccessControl | None = None
         """None: everybody may ask anything, and nothing is looked up."""
         self._audit: Callable[[Caller, proto.Request, str], None] = lambda *_: None
@@ -359,10 +363,22 @@ class Service:
 
     def refusal(self, error: QuiverError) -> proto.Response:
         """An error as an answer, and counted."""
-        self._counters.overloaded += isinstance(error, Overloaded)
+        self._count(error.code, 1)
         leader = error.leader if isinstance(error, NotLeader) else 0
         address = self._forwarder.address_of(leader) if leader else ""
-        return proto.Response(error=error_to_proto(error, address))
+        self._last_refusal = response = proto.Response(error=error_to_proto(error, address))
+        return response
+
+    def take_back(self, response: proto.Response) -> None:
+        """This answer went to a transport's own logic, which tries again or tells its client: a
+        refusal is counted then. One of another broker was counted there."""
+        if response is self._last_refusal:
+            self._count(response.error.code, -1)
+
+    def _count(self, code: str, times: int) -> None:
+        if code in _COUNTED:
+            self._counters.refusals[code] += times
+            self._counters.overloaded += times * (code == Overloaded.__name__)
 
     async def close(self) -> None:
         """End everything that waits, and begin nothing more."""

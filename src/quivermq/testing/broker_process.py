@@ -199,7 +199,7 @@ def main() -> int:
         surroundings: dict[str, Any] = rest[0] if rest else {}
         # Only the hosts of a test reach its brokers. Earlier releases do not know these settings,
         # so the test does not name them.
-        known = BrokerSettings(**{"grpc": "", "insecure": True, **settings})
+        known = BrokerSettings(**{"grpc": "", "insecure": True, "events": False, **settings})
         uvloop.run(serve(known, **surroundings))
     except QuiverError as error:
         logger.critical("%s: %s", error.code, error)

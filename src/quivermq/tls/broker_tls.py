@@ -90,6 +90,8 @@ class BrokerTls:
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._warned_at = float("-inf")
+        self.on_loaded: Callable[[str, str], None] = lambda *_: None
+        """Told of files that were read: a kind of event, and whether and why they are in use."""
         self.http = _server(files)
         """One context for good, for a listener that takes no other: it turns to the latest one in
         each handshake."""
@@ -190,12 +192,15 @@ class BrokerTls:
             self._contexts = await asyncio.to_thread(load, self._files, self._hosts)
         except InvalidRequest as error:
             logger.error("the certificates stay as they were: %s", error)  # noqa: TRY400
+            self.on_loaded("certificates_refused", f"the certificates stay as they were: {error}")
         except Exception:
             logger.exception("the certificates stay as they were")
         else:
             self._warned_at = float("-inf")
             until = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._contexts.expires_s))
-            logger.info("certificates are loaded, valid until %s UTC", until)
+            text = f"certificates are loaded, valid until {until} UTC"
+            logger.info("%s", text)
+            self.on_loaded("certificates_loaded", text)
 
     def _warn_of_expiry(self) -> None:
         left_s, now = self._contexts.expires_s - time.time(), time.monotonic()

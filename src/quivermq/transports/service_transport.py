@@ -54,6 +54,8 @@ class ServiceConnection:
 
     def _reply(self, response: proto.Response, frames: Sequence[Frame]) -> None:
         answer = self._waiting.get(response.id)
+        if response.WhichOneof("body") == "error":
+            self._service.take_back(response)
         if answer is not None and not answer.done():
             batches = b"".join(
                 part for frame in frames for part in (frame.packed_header, frame.body)

@@ -144,6 +144,7 @@ class SimulatedCluster:
                 "http": "",
                 "insecure": True,
                 "grpc": "",
+                "events": False,
                 **self._settings,
                 **more,
             }

@@ -20,6 +20,7 @@ from quivermq.transports.http.backend import Backend
 from quivermq.transports.http.bodies import ProduceBody
 from quivermq.transports.http.dead_letters import DeadLetterRoutes
 from quivermq.transports.http.docs_page import docs_page
+from quivermq.transports.http.events import EventRoute
 from quivermq.transports.http.gate import Gate
 from quivermq.transports.http.groups import GroupRoutes, status_override
 from quivermq.transports.http.leases import Leases
@@ -59,6 +60,7 @@ def make_app(backend: Backend, metrics: Metrics) -> FastAPI:
         TopicRoutes(backend),
         MessageRoutes(backend),
         StreamRoute(backend, leases),
+        EventRoute(backend),
         GroupRoutes(backend, leases),
         DeadLetterRoutes(backend),
     ):
@@ -71,7 +73,7 @@ def make_app(backend: Backend, metrics: Metrics) -> FastAPI:
     _document(app)
     _add_pages(app)
     _add_errors(app, backend, methods)
-    app.add_middleware(Gate, access=backend.broker.access)
+    app.add_middleware(Gate, access=backend.broker.access, service=backend.service)
     return app
 
 

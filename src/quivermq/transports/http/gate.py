@@ -9,9 +9,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quivermq.errors import Forbidden, InvalidRequest, QuiverError, TooLarge
-from quivermq.node import AccessControl
+from quivermq.node import AccessControl, Service
 from quivermq.transports.http.arrow_body import ARROW_STREAM
-from quivermq.transports.http.statuses import Json, error_answer, status_of
+from quivermq.transports.http.statuses import refused, status_of
 from quivermq.transports.signing_in import signed_in
 from quivermq.wire import error_to_proto
 
@@ -24,9 +24,10 @@ SMALL_BODY_BYTES_MAX: Final = 256 << 10
 class Gate:
     """Lets requests through to the application, or refuses them."""
 
-    def __init__(self, app: ASGIApp, access: AccessControl) -> None:
+    def __init__(self, app: ASGIApp, access: AccessControl, service: Service) -> None:
         self._app = app
         self._access = access
+        self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -50,7 +51,8 @@ class Gate:
             if is_started:
                 # Its user is gone, and the answer is on its way: it ends in the middle.
                 raise ConnectionResetError(str(error)) from error
-            await _refused(error, status_of(error))(scope, receive, send)
+            answer = refused(self._service.refusal(error).error, status_of(error))
+            await answer(scope, receive, send)
 
 
 class BodyRoute(APIRoute):
@@ -62,7 +64,7 @@ class BodyRoute(APIRoute):
         async def checked(request: Request) -> Response:
             problem = _misfit(request.method, request.url.path, request.headers)
             if problem:
-                return _refused(InvalidRequest(problem), 415)
+                return refused(error_to_proto(InvalidRequest(problem)), 415)
             if request.method in _WITH_BODY and not _takes_messages(request.url.path):
                 size = len(await request.body())
                 if size > SMALL_BODY_BYTES_MAX:
@@ -98,7 +100,3 @@ def _misfit(method: str, path: str, headers: Headers) -> str:
         return ""
     arrow = f" or {ARROW_STREAM}" if takes_arrow else ""
     return f"send content-type: application/json{arrow}, not {kind[:100] or 'none'!r}"
-
-
-def _refused(error: QuiverError, status: int) -> Json:
-    return Json(error_answer(error_to_proto(error)), status)

@@ -35,10 +35,10 @@ from quivermq.transports.http.models import LeasedMessageAnswer
 from quivermq.transports.http.statuses import error_answer, refusals
 from quivermq.wire import error_to_proto, proto
 
-_EVENT_STREAM: Final = "text/event-stream"
-_BEAT_S: Final = 5.0
+EVENT_STREAM: Final = "text/event-stream"
+BEAT_S: Final = 5.0
 """A stream without messages says that it is alive so often: so both ends notice a lost one."""
-_RETRY_MS: Final = 1_000
+RETRY_MS: Final = 1_000
 REMEMBERED_EVENTS_MAX: Final = 1_000
 """The last events of one stream."""
 REMEMBERED_STREAMS_MAX: Final = 1_000
@@ -93,7 +93,7 @@ class StreamRoute:
         )
         events = {
             "description": "Events: `id`, and as `data` a LeasedMessageAnswer.",
-            "content": {_EVENT_STREAM: {"schema": {"type": "string"}}},
+            "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
         }
         router.add_api_route(
             "/stream",
@@ -144,7 +144,7 @@ class StreamRoute:
             await self._release(topic, group, unseen)
         body = PollBody(
             max_messages=max_messages,
-            wait=_BEAT_S,
+            wait=BEAT_S,
             visibility=visibility,
             ack=ack,
             start=start,
@@ -206,7 +206,7 @@ class StreamRoute:
 class EventStream(Response):
     """The answer that does not end."""
 
-    media_type = _EVENT_STREAM
+    media_type = EVENT_STREAM
 
     def __init__(self, route: StreamRoute, topic: str, group: str, body: PollBody) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
@@ -217,32 +217,32 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002
         gone = asyncio.Event()
-        watch = asyncio.ensure_future(_watch(receive, gone))
+        watching = asyncio.ensure_future(watch(receive, gone))
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         try:
-            await _say(send, f"retry: {_RETRY_MS}\n\n")
+            await say(send, f"retry: {RETRY_MS}\n\n")
             await self._push(send, gone)
         except QuiverError as error:
             # The client connects again by itself.
             problem = error_answer(error_to_proto(error)).model_dump_json()
-            await _say(send, f"event: error\ndata: {problem}\n\n")
+            await say(send, f"event: error\ndata: {problem}\n\n")
             await send({"type": "http.response.body", "body": b""})
         finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
 
     async def _push(self, send: Send, gone: asyncio.Event) -> None:
         name, remembered = self._route.open()
         while True:
             leased = await self._route.next_batch(self._topic, self._group, self._body, gone)
             if not leased.messages:
-                await _say(send, ": waiting\n\n")
+                await say(send, ": waiting\n\n")
             at = 0
             try:
                 for message in leased.messages:
                     self._number += 1
                     lease = leased.name_of(message)
-                    await _say(send, self._event(f"{name}-{self._number}", message, lease))
+                    await say(send, self._event(f"{name}-{self._number}", message, lease))
                     at += 1
                     if lease:
                         remembered.append(
@@ -259,11 +259,13 @@ class EventStream(Response):
         return f"id: {name}\ndata: {data}\n\n"
 
 
-async def _say(send: Send, text: str) -> None:
+async def say(send: Send, text: str) -> None:
+    """Write a part of a stream; waits for a client that reads slowly."""
     await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 
-async def _watch(receive: Receive, gone: asyncio.Event) -> None:
+async def watch(receive: Receive, gone: asyncio.Event) -> None:
+    """Notice that the client is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass
     gone.set()
