@@ -32,6 +32,8 @@ from quivermq.wire import proto
 
 # What brokers agree on takes longer than one answer: fewer, longer attempts.
 _SHARE: Final = 0.5
+_LOOKS_MAX: Final = 3
+"""At the figures of a topic that was just made."""
 
 
 class Admin:
@@ -302,11 +304,15 @@ class Admin:
 
     async def _usable_topic(self, name: str, attempts: Attempts) -> TopicInfo:
         """The topic, once every partition has a leader."""
+        looks = 0
         while True:
             try:
                 info = await self._described_topic(name, attempts)
                 leaderless = [each.partition for each in info.partitions if not each.leader]
-                if not leaderless:
+                # Leaders of a new topic may change once more: look again, but not for long.
+                is_told = all(each.end_offset is not None for each in info.partitions)
+                looks += 1
+                if not leaderless and (is_told or looks > _LOOKS_MAX):
                     return info
                 problem = Timeout(f"partitions {leaderless[:5]} of {name!r} have no leader yet")
             except TopicNotFound as error:

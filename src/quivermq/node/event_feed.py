@@ -38,6 +38,8 @@ _REFUSALS_S: Final = 10.0
 _SETTLED_S: Final = 2.0
 """A cluster without topics to which no broker came for so long is complete, most likely."""
 _DETAIL_CHARACTERS_MAX: Final = 2_000
+_CLOSE_S: Final = 0.3
+"""Brokers that stop together can store nothing any more, and must not wait for each other."""
 _REPEATED_S: Final = 60.0
 _REPEATED_MAX: Final = 1_000
 _REPEATING: Final = frozenset(
@@ -219,7 +221,7 @@ class EventFeed:
         await end_tasks(self._task)
         with suppress(Exception):
             self._tell_refusals()
-        await self._topic.close()
+        await self._topic.close(_CLOSE_S)
 
 
 def _id_of(view: View) -> str:

@@ -132,9 +132,9 @@ class SystemTopic:
             internal=True,
         )
 
-    async def close(self) -> None:
+    async def close(self, patience_s: float = 1.0) -> None:
         """Store what has gathered, if that is quick."""
         await end_tasks(self._task)
         with suppress(QuiverError, TimeoutError):
-            async with asyncio.timeout(_AGAIN_S):
+            async with asyncio.timeout(patience_s):
                 await self._store_all()
