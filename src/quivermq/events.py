@@ -26,6 +26,7 @@ KINDS: Final = {
     "replica_damaged": "what a broker has stored of a partition is damaged; others mend it",
     "replica_mended": "it is whole again",
     "replica_stopped": "a replica does not take part any more, and says what to do",
+    "directory_damaged": "a file of a data directory was repaired, or a log was put aside",
     "disk_full": "a write waits for room on the disk",
     "disk_trouble": "a disk did not do what it was told: the log is read anew",
     "refusals": "how many requests a broker refused in the last seconds, by reason",

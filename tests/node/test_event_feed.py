@@ -52,6 +52,7 @@ class Stage:
                 now_ms=lambda: 1_794_818_287_066,
                 is_alive=lambda node: node not in self.silent,
                 refusals=self.refusals,
+                findings=list,
             )
         )
         self.feed.catalog_changed()

@@ -264,6 +264,17 @@ async def test_damage_is_told_by_the_broker_that_has_it(tmp_path: Path) -> None:
 
 
 @on_served_loop
+async def test_a_file_of_the_data_directory_that_was_repaired_is_told(tmp_path: Path) -> None:
+    async with serving(tmp_path, events=True) as server, connect(server) as client:
+        await client.create_topic("orders")
+    shutil.copy(tmp_path / "logs.json", tmp_path / "identity.json")
+    async with serving(tmp_path, events=True) as server, connect(server) as client:
+        event = await found(client, "directory_damaged")
+        assert event.broker == 1
+        assert "made again from its other copy" in event.detail
+
+
+@on_served_loop
 async def test_a_broker_without_the_feed_has_no_topic(tmp_path: Path) -> None:
     async with serving(tmp_path, events=False) as server, connect(server) as client:
         await client.create_topic("orders")

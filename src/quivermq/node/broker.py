@@ -300,6 +300,7 @@ class Broker:
                 now_ms=self.scheduler.now_ms,
                 is_alive=self.is_alive,
                 refusals=self.counters.refusals,
+                findings=self.directory.take_findings,
             )
         )
         self.hosting.on_lost = lambda name, reason: events.tell(

@@ -32,6 +32,8 @@ _FOLDER: Final = "log"
 _REMOVED: Final = "removed"
 QUARANTINE: Final = "quarantine"
 QUARANTINE_MAX: Final = 100
+FINDINGS_MAX: Final = 100
+"""That the event feed has not asked for."""
 SET_ASIDE: Final = (f"{_REMOVED}/", f"{QUARANTINE}/")
 _LIVES_MAX: Final = 256
 # Of a start that was cut short, and of file systems.
@@ -108,6 +110,7 @@ class DataDirectory:
         machine = machine or Machine()
         self.disk = machine.open_disk(root)
         self.disk.make_folder("")
+        self._findings: list[str] = []
         self._identity_file = MirroredFile("identity")
         self._logs_file = MirroredFile("logs")
         self.unlisted: dict[str, ListedLog] = {}
@@ -231,8 +234,19 @@ class DataDirectory:
         except Corrupt as error:
             raise self._lost(file, node_id, str(error)) from error
         for fault in faults:
-            logger.warning("%s: %s; it is made again from its other copy", self.root, fault)
+            self._note(f"{self.root}: {fault}; it is made again from its other copy")
         return content
+
+    def _note(self, finding: str, level: int = logging.WARNING) -> None:
+        """For the log, and for the event feed, which does not exist yet."""
+        logger.log(level, "%s", finding)
+        if len(self._findings) < FINDINGS_MAX:
+            self._findings.append(finding)
+
+    def take_findings(self) -> list[str]:
+        """What was found wrong, or put aside, since this was last asked."""
+        found, self._findings = self._findings, []
+        return found
 
     def _lost(self, file: MirroredFile, node_id: int, reason: str) -> Corrupt:
         return Corrupt(
@@ -277,14 +291,16 @@ class DataDirectory:
         owner = self.owner_of(folder)
         partition = owner.log_id.hex() if owner else ""
         if owner is None:
-            logger.error("%s is in no list, and does not say whose it is: it is left alone", folder)
+            text = f"{folder} is in no list, and does not say whose it is: it is left alone"
+            self._note(text, logging.ERROR)
         elif node_of(owner.member) != self.identity.node_id or partition in self.logs:
-            logger.error(
-                "%s is not where it belongs: it holds the log of member %d of partition %s, and is "
-                "left alone", folder, owner.member, partition,
-            )  # fmt: skip
+            self._note(
+                f"{folder} is not where it belongs: it holds the log of member {owner.member} of "
+                f"partition {partition}, and is left alone",
+                logging.ERROR,
+            )
         else:
-            logger.warning("%s is in no list: its creation or a list was interrupted", folder)
+            self._note(f"{folder} is in no list: its creation or a list was interrupted")
             self.unlisted[partition] = ListedLog(folder, owner.member)
 
     def adopt(self, partitions: Iterable[str]) -> None:
@@ -337,19 +353,20 @@ class DataDirectory:
         is_it = self.owner_of(log.folder) == Owner(bytes.fromhex(partition), log.member)
         target = _REMOVED if is_it and partition in self.logs else QUARANTINE
         if target == QUARANTINE and len(self.disk.names(QUARANTINE)) >= QUARANTINE_MAX:
-            logger.error(
-                "%s stays where it is: %s holds %d logs, look at them, delete what is not needed",
-                log.folder, self.root / QUARANTINE, QUARANTINE_MAX,
-            )  # fmt: skip
+            self._note(
+                f"{log.folder} stays where it is: {self.root / QUARANTINE} holds {QUARANTINE_MAX} "
+                "logs, look at them, delete what is not needed",
+                logging.ERROR,
+            )
             return False
         self.disk.make_folder(target)
         name = f"{'-'.join(log.folder.split('/')[1:])}-{secrets.token_hex(4)}"
         self.disk.rename(log.folder, f"{target}/{name}")
         if target == QUARANTINE:
-            logger.warning(
-                "%s is not wanted, but did not say for sure whose it is: it is now %s, "
-                "delete it if it is not needed", log.folder, self.root / target / name,
-            )  # fmt: skip
+            self._note(
+                f"{log.folder} is not wanted, but did not say for sure whose it is: it is now "
+                f"{self.root / target / name}, delete it if it is not needed"
+            )
         return True
 
     def delete_removed(self, topics: Iterable[str] = ()) -> None:

@@ -59,6 +59,8 @@ class FeedParts:
     is_alive: Callable[[int], bool]
     refusals: Counter[str]
     """By code, since the start."""
+    findings: Callable[[], list[str]]
+    """What was found wrong in the data directory since it was last asked."""
 
 
 class EventFeed:
@@ -169,6 +171,8 @@ class EventFeed:
 
     def _look(self) -> None:
         self._look_for_brokers()
+        for finding in self._parts.findings():
+            self.tell("directory_damaged", finding)
         if self._loop.time() - self._refused_at >= _REFUSALS_S:
             self._tell_refusals()
         if self._left_out:
