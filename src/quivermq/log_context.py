@@ -1,17 +1,20 @@
 """Says for which request, of which connection, the present task works: for records of the log.
 
-A transport notes it when a request begins and ends it with the request: a task that was started by
-the request and lives on works for itself from then on. Nothing is formatted before a record is
-written.
+A door whose requests run in tasks of its own notes it (`working_on`), and the note ends with the
+request: a task that was started by it and lives on works for itself from then on. The service,
+which has a task for each request anyway, is asked only when a record is written
+(`TaskTable`). Nothing is formatted before that.
 """
 
+import asyncio
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
 from secrets import token_hex
-from typing import Final
+from typing import Any, Final, Protocol
+from weakref import WeakSet
 
 _GIVEN: Final = re.compile(r"[A-Za-z0-9._:+/=-]{1,128}")
 """The ids that clients may choose: nothing that has a meaning in a header, a log or a terminal."""
@@ -33,32 +36,44 @@ class Work:
 _work: ContextVar[Work | None] = ContextVar("work", default=None)
 
 
-def begin_work(request_id: int | str, connection: str) -> Work | None:
-    """Note it for this task and its children, unless it works for a request already. The caller
-    ends it by `is_over`."""
-    current = _work.get()
-    if current is not None and not current.is_over:
-        return None
-    work = Work(request_id, connection)
-    _work.set(work)
-    return work
+class TaskTable(Protocol):
+    """Knows the requests that tasks work on."""
+
+    def work_of(self, task: "asyncio.Task[Any]") -> Work | None: ...
+
+
+_tables: WeakSet[TaskTable] = WeakSet()
+
+
+def add_table(table: TaskTable) -> None:
+    """Ask this too."""
+    _tables.add(table)
 
 
 @contextmanager
 def working_on(request_id: str, connection: str) -> Iterator[None]:
-    """The same, ended with the block."""
-    work = begin_work(request_id, connection)
+    """Work for a request in this block, and in the tasks that it starts until it ends."""
+    work = Work(request_id, connection)
+    before = _work.set(work)
     try:
         yield
     finally:
-        if work is not None:
-            work.is_over = True
+        work.is_over = True
+        _work.reset(before)
 
 
 def current_work() -> Work | None:
     """The request that this task works for; None: it works for itself."""
     work = _work.get()
-    return None if work is None or work.is_over else work
+    if work is not None and not work.is_over:
+        return work
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return None
+    if task is None:
+        return None
+    return next((found for table in list(_tables) if (found := table.work_of(task))), None)
 
 
 def current_request_id() -> str:

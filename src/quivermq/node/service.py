@@ -6,7 +6,7 @@ A request that another broker must answer is forwarded, unless the client follow
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from quivermq.batches import Frame
 from quivermq.errors import (
@@ -19,7 +19,7 @@ from quivermq.errors import (
     TopicNotFound,
     Unauthenticated,
 )
-from quivermq.log_context import begin_work
+from quivermq.log_context import Work, add_table
 from quivermq.node.access_control import AccessControl
 from quivermq.node.callers import BROKER, NOBODY, Allowance, Caller
 from quivermq.node.counters import Counters
@@ -101,7 +101,8 @@ class Service:
         self._timeout_s = timeout_s
         self._has_left = has_left
         self._catch_up = catch_up
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks: dict[asyncio.Task[None], tuple[proto.Request, Caller | None]] = {}
+        add_table(self)
         self._is_closed = False
         self._last_refusal: proto.Response | None = None
         self._access: AccessControl | None = None
@@ -200,9 +201,17 @@ class Service:
         caller: Caller | None,
     ) -> asyncio.Task[None]:
         task = asyncio.create_task(self._answer(request, frames, reply, room, caller))
-        self._tasks[task] = None
+        self._tasks[task] = request, caller
         task.add_done_callback(self._tasks.pop)
         return task
+
+    def work_of(self, task: asyncio.Task[Any]) -> Work | None:
+        """The request that a task answers, for the log."""
+        found = self._tasks.get(task)
+        if found is None:
+            return None
+        request, caller = found
+        return Work(request.id, caller.connection if caller is not None else "")
 
     async def _answer(
         self,
@@ -213,7 +222,6 @@ class Service:
         caller: Caller | None,
     ) -> None:
         sent: Sequence[Frame] = ()
-        work = begin_work(request.id, caller.connection if caller is not None else "")
         try:
             await room(0)
             response, sent = await self._call_checked(request, frames, room, caller)
@@ -222,9 +230,6 @@ class Service:
         except Exception as error:
             logger.exception("a %s request failed", request.WhichOneof("body"))
             response = self.refusal(QuiverError(f"the broker failed at this request: {error!r}"))
-        finally:
-            if work is not None:
-                work.is_over = True
         response.id = request.id
         reply(response, sent)
 
