@@ -257,6 +257,12 @@ def of_operating() -> dict[str, list[Worst]]:
                 ["InvalidRequest", "UnsupportedFormat"],
             )
         ],
+        "set_log_level": [
+            Worst(
+                proto.Request(set_log_level=proto.SetLogLevel(logger=LONG, level=LONG)),
+                ["InvalidRequest"],
+            )
+        ],
     }
 
 

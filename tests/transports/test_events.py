@@ -212,8 +212,11 @@ async def test_refusals_of_all_doors_become_one_event(tmp_path: Path) -> None:
             with pytest.raises(Unauthenticated):
                 async with connect(server, "wrong"):
                     pass
-        # Each once, though HTTP asks the service through the logic of a client.
-        assert refusals - before == {"Unauthenticated": 25, "Forbidden": 2}
+        # Each once, though HTTP asks the service through the logic of a client. The connection that
+        # made the first admin may be told to end, too.
+        since = refusals - before
+        assert since["Forbidden"] == 2
+        assert since["Unauthenticated"] in (25, 26)
         async with asyncio.timeout(PATIENCE_S):
             counts: dict[str, int] = {}
             events = 0

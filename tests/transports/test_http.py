@@ -217,6 +217,7 @@ async def test_the_documents_name_every_route_and_load_nothing(tmp_path: Path) -
             "/ready",
             "/metrics",
             "/v1/cluster",
+            "/v1/events",
             "/v1/topics",
             "/v1/topics/{topic}",
             "/v1/topics/{topic}/messages",
