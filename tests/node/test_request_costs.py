@@ -258,9 +258,10 @@ def of_operating() -> dict[str, list[Worst]]:
             )
         ],
         "set_log_level": [
-            Worst(
-                proto.Request(set_log_level=proto.SetLogLevel(logger=LONG, level=LONG)),
-                ["InvalidRequest"],
+            Worst(proto.Request(set_log_level=body), ["InvalidRequest"])
+            for body in (
+                proto.SetLogLevel(logger=LONG, level="debug"),
+                proto.SetLogLevel(level=LONG),
             )
         ],
     }

@@ -172,7 +172,7 @@ async def test_one_address_cannot_have_all_connections(tmp_path: Path) -> None:
 
 
 PLACE = {"topic": "orders", "group": "billing", "partition": "0", "offset": "0"}
-ENDLESS = "/v1/topics/{topic}/groups/{group}/stream"
+ENDLESS = ("/v1/topics/{topic}/groups/{group}/stream", "/v1/events")
 
 
 @on_served_loop
@@ -185,7 +185,8 @@ async def test_no_page_holds_the_loop(tmp_path: Path) -> None:
         await make_topic(talker, partitions=200)
         documented = (await get(server, "/openapi.json")).json["paths"]
         paths = ["/docs", *(path for path in documented if "get" in documented[path])]
-        paths.remove(ENDLESS)
+        for endless in ENDLESS:
+            paths.remove(endless)
         assert "/v1/topics" in paths
         for path in paths:
             pages = [get(server, path.format(**PLACE)) for _ in range(10)]
