@@ -81,5 +81,5 @@ clean:           ## remove what make created
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "QuiverMQ needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[spark]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[spark,otel]' --group dev
 	touch $@

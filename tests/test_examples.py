@@ -49,6 +49,9 @@ SHOWN = {
         "from offset 4: 50",
         "offsets 1 to 3 hold [2, 3, 40]; the group has 0 to do",
     ],
+    "tracing.py": [
+        "checkout\n  send orders\n    process orders\n      charge the card\n    ack orders\n",
+    ],
     "log_round_trip.py": ["wrote 1000 messages", "offset 654: order 654", "intact"],
     "replicated_log.py": [
         "and dies",

@@ -15,6 +15,7 @@ from quivermq.client import (
     ConnectOptions,
 )
 from quivermq.tls import ClientTls
+from quivermq.tracing import Tracing
 
 __all__ = [
     "AsyncClient",
@@ -34,6 +35,7 @@ def connect(
     token: str | None = None,
     tls: ClientTls = None,
     timeout: float = 10.0,
+    tracing: Tracing = None,
 ) -> "Connecting":
     """Connect to a cluster by any of its brokers: await the result, or use `async with`.
 
@@ -42,10 +44,13 @@ def connect(
 
     The client tries every operation again for up to `timeout` seconds, unless its failure is
     permanent. `tls` is for brokers that expect TLS: a file with the certificate of their CA, True
-    for the CAs of the system, or an `ssl.SSLContext`; by default what `QUIVER_TLS_CA` names. Raises
-    `ConnectionFailed` if no server can be reached.
+    for the CAs of the system, or an `ssl.SSLContext`; by default what `QUIVER_TLS_CA` names. With
+    `tracing=True`, or a tracer provider, calls make spans of OpenTelemetry; by default they do if
+    `QUIVER_TRACING` is set. Raises `ConnectionFailed` if no server can be reached.
     """
-    return Connecting(ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout))
+    return Connecting(
+        ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout, tracing=tracing)
+    )
 
 
 class Connecting:

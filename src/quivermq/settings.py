@@ -184,6 +184,10 @@ class BrokerSettings(BaseModel):
     )
     log_format: LogFormat = Field("text", description="Lines for people, or JSON for machines.")
 
+    tracing: bool = Field(
+        False, description="Export spans, as OpenTelemetry's variables say; needs quivermq[otel]."
+    )
+
     @model_validator(mode="after")
     def _is_one_cluster(self) -> Self:
         if self.node_id in self.peers:

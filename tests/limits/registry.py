@@ -13,8 +13,8 @@ from tests.limits.writing import Catalog, Producers, Uncommitted
 
 SOURCES: Final = Path(__file__).parents[2] / "src" / "quivermq"
 ROOMS: Final = (
-    "batches", "raft", "queue", "wire", "cluster", "log", "replica", "node", "transports",
-    "settings.py", "intervals.py", "names.py",
+    "batches", "raft", "queue", "wire", "tracing", "cluster", "log", "replica", "node",
+    "transports", "settings.py", "intervals.py", "names.py",
 )  # fmt: skip
 """What runs inside a broker."""
 
@@ -181,6 +181,13 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     "memory of one process, the oldest is forgotten: tests/transports/test_http_stream.py": (
         "transports/http/stream.py:REMEMBERED_EVENTS_MAX",
         "transports/http/stream.py:REMEMBERED_STREAMS_MAX",
+    ),
+    "of one span, or of one message to a follower: tests/tracing/": (
+        "tracing/contexts.py:LINKS_MAX", "tracing/contexts.py:TRACESTATE_CHARACTERS_MAX",
+        "tracing/replication_spans.py:MARKED_MAX",
+    ),
+    "spans that are open, the oldest gives way: tests/tracing/test_broker_spans.py": (
+        "tracing/replication_spans.py:ARRIVED_MAX",
     ),
     "of a gRPC call, gone with it: tests/transports/test_grpc_calls.py": (
         "settings.py:grpc_calls_max", "transports/grpc/listener.py:_HEADERS_BYTES_MAX",

@@ -177,6 +177,14 @@ def test_a_stream_of_too_many_batches_is_refused() -> None:
         frames(stream(many))
 
 
+def test_a_stream_that_does_not_begin_with_its_schema_is_refused() -> None:
+    sent = stream(table(20))
+    # Arrow takes any first message for a schema if it is told to, and may crash over it.
+    behind_schema = sent.index(b"\xff\xff\xff\xff", 8)
+    with pytest.raises(InvalidRequest, match="begins with its schema, not with record batch"):
+        frames(sent[behind_schema:])
+
+
 def test_frames_make_streams_that_arrow_reads_and_back() -> None:
     (frame,) = frames(stream(table()))
     (again,) = frames(b"".join(stream_parts(frame)))

@@ -36,7 +36,6 @@ from quivermq.client.shared.aio_subscription import AsyncSubscription
 from quivermq.client.shared.leased_message import AsyncLeasedMessage
 from quivermq.client.shared.leased_table import AsyncLeasedTable
 from quivermq.client.shared.leases import ACK, RELEASE, extend_terms, nack_terms, reject_terms
-from quivermq.client.shared.poll_result import messages_of_runs, table_of_runs
 from quivermq.client.shared.prefetch import SubscribeOptions
 from quivermq.client.sticky.consumer import AsyncConsumer, Listener, check_mode
 from quivermq.client.sticky.member import ConsumerSettings
@@ -272,8 +271,7 @@ class AsyncClient(AsyncClientLifecycle):
         request = self._core.consuming.poll_request(
             topic, group, max_messages, wait, visibility, ack, start, self._send_settlements
         )
-        leased_runs = await self._core.consuming.polling.poll(request)
-        return messages_of_runs(leased_runs, AsyncLeasedMessage, self._core.router.limits)
+        return await self._core.consuming.poll(request, AsyncLeasedMessage)
 
     async def poll_arrow(
         self,
@@ -294,9 +292,9 @@ class AsyncClient(AsyncClientLifecycle):
         request = self._core.consuming.poll_request(
             topic, group, max_messages, wait, visibility, ack, start, self._send_settlements
         )
-        leased_runs = await self._core.consuming.polling.poll(request)
-        table, rows = table_of_runs(leased_runs, self._core.router.limits)
-        return AsyncLeasedTable(table, rows, self._send_settlements)
+        return AsyncLeasedTable(
+            *await self._core.consuming.poll_table(request), self._send_settlements
+        )
 
     async def ack(self, messages: Iterable[AsyncLeasedMessage]) -> None:
         """Acknowledge messages: their group never gets them again. Durable when this returns.

@@ -38,7 +38,6 @@ from quivermq.client.reader import Reader
 from quivermq.client.shared.leased_message import LeasedMessage
 from quivermq.client.shared.leased_table import LeasedTable
 from quivermq.client.shared.leases import ACK, RELEASE, extend_terms, nack_terms, reject_terms
-from quivermq.client.shared.poll_result import messages_of_runs, table_of_runs
 from quivermq.client.shared.prefetch import SubscribeOptions
 from quivermq.client.shared.subscription import Subscription
 from quivermq.client.sticky.consumer import Consumer, Listener, check_mode
@@ -46,6 +45,7 @@ from quivermq.client.sticky.member import ConsumerSettings
 from quivermq.client.sticky.owned_partition import Start
 from quivermq.client.transport import run
 from quivermq.tls import ClientTls
+from quivermq.tracing import Tracing
 
 
 def connect(
@@ -54,6 +54,7 @@ def connect(
     token: str | None = None,
     tls: ClientTls = None,
     timeout: float = 10.0,
+    tracing: Tracing = None,
 ) -> "Client":
     """Connect to a cluster by any of its brokers.
 
@@ -63,10 +64,12 @@ def connect(
 
     The client tries every operation again for up to `timeout` seconds, unless its failure is
     permanent. `tls` is for brokers that expect TLS: a file with the certificate of their CA, True
-    for the CAs of the system, or an `ssl.SSLContext`; by default what `QUIVER_TLS_CA` names. Raises
-    `ConnectionFailed` if no server can be reached.
+    for the CAs of the system, or an `ssl.SSLContext`; by default what `QUIVER_TLS_CA` names. With
+    `tracing=True`, or a tracer provider, calls make spans of OpenTelemetry; by default they do if
+    `QUIVER_TRACING` is set. Raises `ConnectionFailed` if no server can be reached.
     """
-    client = Client(ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout))
+    options = ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout, tracing=tracing)
+    client = Client(options)
     try:
         client.ping()
     except BaseException:
@@ -313,8 +316,7 @@ class Client(ClientLifecycle):
         request = self._core.consuming.poll_request(
             topic, group, max_messages, wait, visibility, ack, start, self._send_settlements
         )
-        leased_runs = run(self._core.consuming.polling.poll(request))
-        return messages_of_runs(leased_runs, LeasedMessage, self._core.router.limits)
+        return run(self._core.consuming.poll(request, LeasedMessage))
 
     def poll_arrow(
         self,
@@ -335,9 +337,7 @@ class Client(ClientLifecycle):
         request = self._core.consuming.poll_request(
             topic, group, max_messages, wait, visibility, ack, start, self._send_settlements
         )
-        leased_runs = run(self._core.consuming.polling.poll(request))
-        table, rows = table_of_runs(leased_runs, self._core.router.limits)
-        return LeasedTable(table, rows, self._send_settlements)
+        return LeasedTable(*run(self._core.consuming.poll_table(request)), self._send_settlements)
 
     def ack(self, messages: Iterable[LeasedMessage]) -> None:
         """Acknowledge messages: their group never gets them again. Durable when this returns.

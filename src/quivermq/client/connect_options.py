@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, Self, TypeVar
 
 import quivermq
 from quivermq.addresses import split_address
@@ -16,6 +16,7 @@ from quivermq.client.checks import check_number
 from quivermq.client.producer.sequencer import ProducerIdentity
 from quivermq.errors import InvalidRequest, QuiverError, UnsupportedFormat
 from quivermq.tls import ClientTls, client_context
+from quivermq.tracing import Tracing, client_tracer
 from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
     BROKER_FIRST_BYTES,
@@ -26,6 +27,9 @@ from quivermq.wire import (
     proto,
     protocols,
 )
+
+if TYPE_CHECKING:
+    from quivermq.tracing import ClientTracer
 
 TOKEN_VARIABLE: Final = "QUIVER_TOKEN"  # noqa: S105 - a name
 """Of the environment: the token of clients that are given none."""
@@ -49,6 +53,7 @@ class ConnectOptions:
     token: str | None
     tls: ssl.SSLContext | None
     timeout: float
+    tracer: "ClientTracer | None" = None
 
     @classmethod
     def of(
@@ -58,6 +63,7 @@ class ConnectOptions:
         token: str | None,
         tls: ClientTls,
         timeout: float,
+        tracing: Tracing = None,
     ) -> Self:
         """The same, checked."""
         check_number("timeout", timeout, least=0.001)
@@ -65,7 +71,8 @@ class ConnectOptions:
             raise InvalidRequest(f"a token is text, not {type(token).__name__}")
         if token is None:
             token = os.environ.get(TOKEN_VARIABLE) or None
-        return cls(parse_servers(servers), token, client_context(tls), timeout)
+        tracer = client_tracer(tracing)
+        return cls(parse_servers(servers), token, client_context(tls), timeout, tracer)
 
     def transport(self, make: TransportFactory[D_co]) -> D_co:
         """A transport that connects with them."""

@@ -1,11 +1,13 @@
 """Wires the parts of a client together, over one transport: shared by both clients."""
 
+from typing import TYPE_CHECKING
+
 from quivermq.client.admin import Admin
 from quivermq.client.cursor import Cursor, Place
 from quivermq.client.dead_letter_admin import DeadLetterAdmin
 from quivermq.client.group_admin import GroupAdmin
 from quivermq.client.offsets import Offsets
-from quivermq.client.producer.produce import DirectProducer
+from quivermq.client.producer.produce import DirectProducer, TracedProducer
 from quivermq.client.router import Router
 from quivermq.client.shared.consumer import SharedConsumer
 from quivermq.client.topic_cursor import TopicCursor
@@ -14,15 +16,26 @@ from quivermq.client.user_admin import UserAdmin
 from quivermq.errors import InvalidRequest
 from quivermq.wire import proto
 
+if TYPE_CHECKING:
+    from quivermq.tracing import ClientTracer
+
 
 class Core:
     """Everything a client does, as coroutines over a transport."""
 
-    def __init__(self, transport: Transport, servers: list[str], timeout: float) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        servers: list[str],
+        timeout: float,
+        tracer: "ClientTracer | None" = None,
+    ) -> None:
         self.transport = transport
-        self.router = Router(transport, servers, timeout)
+        self.router = Router(transport, servers, timeout, tracer)
         self.admin = Admin(self.router)
-        self.producing = DirectProducer(self.router)
+        self.producing = (
+            DirectProducer(self.router) if tracer is None else TracedProducer(self.router, tracer)
+        )
         self.consuming = SharedConsumer(self.router)
         self.groups = GroupAdmin(self.router)
         self.offsets = Offsets(self.router)

@@ -40,12 +40,16 @@ from quivermq.errors import LeaseLost
 from quivermq.events import Event
 
 
+def _core_of(options: ConnectOptions, make: TransportFactory[Transport]) -> Core:
+    return Core(options.transport(make), options.servers, options.timeout, options.tracer)
+
+
 class ClientLifecycle:
     """Over blocking sockets; producers, consumers and subscriptions share a thread."""
 
     def __init__(self, options: ConnectOptions) -> None:
         self._options = options
-        self._core = Core(options.transport(BlockingTransport), options.servers, options.timeout)
+        self._core = _core_of(options, BlockingTransport)
         self._background = BackgroundLoop()
         self._producers: WeakSet[Producer | Consumer] = WeakSet()
         self._subscriptions: WeakSet[Subscription] = WeakSet()
@@ -163,8 +167,7 @@ class ClientLifecycle:
         )
 
     def _background_core(self) -> Core:
-        options = self._options
-        return Core(options.transport(AsyncioTransport), options.servers, options.timeout)
+        return _core_of(self._options, AsyncioTransport)
 
     def _settle(self, messages: Iterable[LeasedMessage], terms: SettlementTerms) -> None:
         lost: LeaseLost | None = None
@@ -271,8 +274,7 @@ class AsyncClientLifecycle:
         return subscription
 
     def _make_core(self) -> Core:
-        options = self._options
-        return Core(options.transport(self._make_transport), options.servers, options.timeout)
+        return _core_of(self._options, self._make_transport)
 
     async def _settle(self, messages: Iterable[AsyncLeasedMessage], terms: SettlementTerms) -> None:
         lost: LeaseLost | None = None

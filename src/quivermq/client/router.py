@@ -4,7 +4,7 @@ What a failure teaches is kept in the `ClusterMap`; how long to go on is the bus
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, Frame, Limits
 from quivermq.client.cluster_map import ClusterMap, Route
@@ -20,6 +20,9 @@ from quivermq.errors import (
     TopicNotFound,
 )
 from quivermq.wire import error_from_proto, proto
+
+if TYPE_CHECKING:
+    from quivermq.tracing import ClientTracer
 
 # Older than this, a route is asked for again when it is next used.
 ROUTE_SECONDS_MAX: Final = 60.0
@@ -55,9 +58,17 @@ class Posted(NamedTuple):
 class Router:
     """Sends requests where they belong."""
 
-    def __init__(self, transport: Transport, servers: list[str], timeout: float) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        servers: list[str],
+        timeout: float,
+        tracer: "ClientTracer | None" = None,
+    ) -> None:
         self.transport = transport
         self.timeout = timeout
+        self.tracer = tracer
+        """None: nothing is traced."""
         self.map = ClusterMap(servers)
         self.limits: Limits = DEFAULT_LIMITS
         """The limits of the brokers, as the last one said."""
@@ -117,6 +128,8 @@ class Router:
         may take on purpose."""
         transport = self.transport
         deadline = attempts.attempt_deadline() + wait
+        if self.tracer is not None:
+            self.tracer.inject(request)
         try:
             connection = await self.connection(address, deadline)
             try:
@@ -170,6 +183,8 @@ class Router:
         """Send a request; `take` or `drop` has to follow."""
         transport = self.transport
         deadline = attempts.attempt_deadline() + wait
+        if self.tracer is not None:
+            self.tracer.inject(request)
         try:
             connection = await self.connection(address, deadline)
             try:

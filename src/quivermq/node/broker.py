@@ -4,7 +4,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from quivermq.batches import Limits
 from quivermq.cluster import METADATA_PARTITION, node_of, partition_id
@@ -43,10 +44,14 @@ from quivermq.node.retention import RetentionTimer
 from quivermq.node.service import Service
 from quivermq.node.sticky_coordinator import StickyCoordinator
 from quivermq.node.tasks import end_tasks
+from quivermq.node.traced_service import TracedService
 from quivermq.replica import ReplicaSettings
 from quivermq.settings import BrokerSettings
 from quivermq.tls import BrokerTls
 from quivermq.wire import proto
+
+if TYPE_CHECKING:
+    from quivermq.tracing import BrokerTracer, ReplicationSpans
 
 logger = logging.getLogger("quivermq.broker")
 
@@ -74,6 +79,8 @@ class Broker:
         self.audit: AuditLog | None = None
         self.events: EventFeed | None = None
         """Once it is started, if the settings want it."""
+        self.tracer: BrokerTracer | None = None
+        """Once it is started, if the settings ask for tracing."""
         self._is_open = False
         self._is_stopping = False
 
@@ -83,6 +90,7 @@ class Broker:
         self._secret = read_secret(settings)
         raise_file_limit()
         self.tls = BrokerTls.of(settings)
+        self.tracer = self.machine.start_tracer(settings.node_id) if settings.tracing else None
         self.directory = DataDirectory(settings.data_dir, settings.node_id, self.machine)
         self.disk_thread = self.machine.start_disk_thread()
         self._make_parts()
@@ -129,13 +137,7 @@ class Broker:
             lambda: self.tls.dialer if self.tls else None,
             self.access.secret,
         )
-        self.service: Service = Service(
-            self.forwarding,
-            self.counters,
-            settings.request_timeout_ms / 1000,
-            self.has_left,
-            self.metadata.catch_up,
-        )
+        self._make_service()
         self._make_links()
         self.hosting = Hosting(settings.node_id, self.directory, self.disk_thread, self.scheduler)
         self.membership = Membership(
@@ -204,6 +206,16 @@ class Broker:
             self.partitions.slices,
         )
 
+    def _make_service(self) -> None:
+        make = Service if self.tracer is None else partial(TracedService, self.tracer)
+        self.service: Service = make(
+            self.forwarding,
+            self.counters,
+            self.settings.request_timeout_ms / 1000,
+            self.has_left,
+            self.metadata.catch_up,
+        )
+
     def _make_links(self) -> None:
         settings = self.settings
         self.links = PeerLinks(
@@ -217,6 +229,18 @@ class Broker:
             secret=ClusterSecret(self._secret, PEER_LISTENER) if self._secret else None,
         )
         self.scheduler.links = self.links
+        if self.tracer is not None:
+            self._trace_replication(self.tracer.replication)
+
+    def _trace_replication(self, spans: "ReplicationSpans") -> None:
+        replicas = self.scheduler.replicas
+
+        def name_of(partition: bytes) -> tuple[str, int] | None:
+            hosted = replicas.get(partition)
+            return (hosted.name.topic, hosted.name.partition) if hosted is not None else None
+
+        spans.name_of = name_of
+        self.scheduler.spans = self.links.spans = spans
 
     def _connect_links(self) -> None:
         self.links.connect(
@@ -513,6 +537,7 @@ class Broker:
             self._close_replicas,
             self.forwarding.close,
             self._stop_tls,
+            self._stop_tracing,
             self.disk_thread.close,
         ):
             try:
@@ -537,6 +562,10 @@ class Broker:
     async def _stop_tls(self) -> None:
         if self.tls is not None:
             await self.tls.close()
+
+    async def _stop_tracing(self) -> None:
+        if self.tracer is not None:
+            await self.tracer.close()
 
     async def _close_replicas(self) -> None:
         self.scheduler.stop_ticking()

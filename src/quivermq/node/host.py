@@ -1,6 +1,6 @@
 """The part of a broker, or of a gateway, that transports use."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from quivermq.batches import Limits
 from quivermq.errors import QuiverError
@@ -10,6 +10,9 @@ from quivermq.node.service import Service
 from quivermq.node.time_slices import Slices
 from quivermq.settings import BrokerSettings
 from quivermq.tls import BrokerTls
+
+if TYPE_CHECKING:
+    from quivermq.tracing import BrokerTracer
 
 
 class Partitions(Protocol):
@@ -58,6 +61,10 @@ class Host(Protocol):
 
     @property
     def tls(self) -> BrokerTls | None: ...
+
+    @property
+    def tracer(self) -> "BrokerTracer | None":
+        """None: nothing is traced."""
 
     @property
     def partitions(self) -> Partitions: ...

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
 
 from quivermq.batches import KIB, Frame, Offset
 from quivermq.cluster import METADATA_PARTITION, node_of
@@ -50,6 +50,9 @@ from quivermq.replica import (
     Wake,
     carry_out_all,
 )
+
+if TYPE_CHECKING:
+    from quivermq.tracing import ReplicationSpans
 
 logger = logging.getLogger("quivermq.replica")
 
@@ -119,6 +122,8 @@ class HostedReplica:
         """While it does not run, and what was applied can still be read: the answer to the rest."""
         self.incarnation = 0
         """Counts the replicas that the scheduler was given."""
+        self.spans: ReplicationSpans | None = None
+        """Set by the scheduler, if this broker traces."""
         self.is_scheduled = False
         self.was_serving = False
         self.leaderless_ticks = 0
@@ -415,6 +420,8 @@ class HostedReplica:
             for piece in self._writing[:result]:
                 if isinstance(piece, Persist):
                     self.replica.persisted(piece.number)
+                    if self.spans is not None:
+                        self.spans.write(piece.frames)
                 elif isinstance(piece, Repair):
                     self.replica.repaired()
                     self.log.forget_checkpoint()

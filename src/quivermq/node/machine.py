@@ -10,12 +10,16 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from quivermq.errors import StorageFailed
 from quivermq.log import Disk, RealDisk
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.loop_watch import LoopWatch, Stalls
+from quivermq.tracing import broker_tracer
+
+if TYPE_CHECKING:
+    from quivermq.tracing import BrokerTracer
 
 _LOCK: Final = "lock"
 
@@ -46,6 +50,10 @@ class Machine:
         thread = DiskThread(asyncio.get_running_loop(), "quiver-disk")
         thread.start()
         return thread
+
+    def start_tracer(self, node: int) -> "BrokerTracer":
+        """Trace; raises `InvalidRequest` if what that needs is not installed."""
+        return broker_tracer(node)
 
     def watch_loop(self, budget_s: float, stalls: Stalls) -> LoopWatch | None:
         """Count what holds the event loop for longer than the budget."""

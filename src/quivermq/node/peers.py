@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from random import SystemRandom
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from quivermq.addresses import join_address, split_address
 from quivermq.batches import Frame, Limits
@@ -38,6 +38,9 @@ from quivermq.raft import MessageKind
 from quivermq.replica import Chunk, Consensus, EntriesReply, Mail, Offer
 from quivermq.tls import BrokerTls, explain
 from quivermq.wire import packet, proto
+
+if TYPE_CHECKING:
+    from quivermq.tracing import ReplicationSpans
 
 logger = logging.getLogger("quivermq.peers")
 
@@ -270,6 +273,8 @@ class PeerLinks:
         self._incoming = IncomingConnections(connections_max)
         # In the order of posting: what leaves first does not depend on addresses in memory.
         self._posted: dict[PeerLink, None] = {}
+        self.spans: ReplicationSpans | None = None
+        """None: replication is not traced."""
         self._is_closed = False
 
     def connect(self, hooks: LinkHooks) -> None:
@@ -357,6 +362,8 @@ class PeerLinks:
         if peer is None:
             return
         peer_message, frames = encode_mail(partition, sender, to, mail)
+        if self.spans is not None:
+            self.spans.mark(peer_message, frames)
         link = peer.lanes[lane_of(mail)]
         link.outbox.peer_messages.append(peer_message)
         link.outbox.frames += frames
@@ -417,6 +424,8 @@ class PeerLinks:
                 raise InvalidRequest(f"node {node} writes as member {peer_message.sender}")
             mine = frames[at : at + peer_message.frames]
             at += peer_message.frames
+            if self.spans is not None:
+                self.spans.arrive(peer_message, mine)
             try:
                 mail = decode_mail(peer_message, mine)
             except UnknownMail as error:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from random import SystemRandom
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from quivermq.cluster import node_of
 from quivermq.log import Disk, LogSettings
@@ -22,6 +22,9 @@ from quivermq.node.peers import PeerLinks
 from quivermq.node.token_bucket import Throttle
 from quivermq.raft import Dice
 from quivermq.replica import Chunk, Consensus, Mail, ReplicaSettings
+
+if TYPE_CHECKING:
+    from quivermq.tracing import ReplicationSpans
 
 logger = logging.getLogger("quivermq.scheduler")
 
@@ -58,6 +61,8 @@ class ReplicaScheduler:
         self.writes_inline = writes_inline
         self.replicas: dict[bytes, HostedReplica] = {}
         self.links: PeerLinks | None = None
+        self.spans: ReplicationSpans | None = None
+        """None: replication is not traced."""
         self._disk_thread = disk_thread
         self._on_leadership = on_leadership
         self._on_trouble = on_trouble
@@ -77,6 +82,7 @@ class ReplicaScheduler:
     def add(self, hosted: HostedReplica) -> None:
         self._incarnations += 1
         hosted.incarnation = self._incarnations
+        hosted.spans = self.spans
         self.replicas[hosted.id] = hosted
         self._awake[hosted] = None
         hosted.campaign()

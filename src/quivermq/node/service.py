@@ -78,7 +78,7 @@ def _charged(reply: Reply, allowance: Allowance) -> Reply:
     return count_and_reply
 
 
-async def _any_room(size: int) -> None:
+async def any_room(size: int) -> None:
     """For a caller that has one request open, and waits for its answer."""
 
 
@@ -130,7 +130,7 @@ class Service:
         request: proto.Request,
         frames: list[Frame],
         reply: Reply,
-        room: Room = _any_room,
+        room: Room = any_room,
         caller: Caller | None = None,
     ) -> asyncio.Task[None] | None:
         """Answer a request: `reply` is called once, maybe at once.
@@ -237,7 +237,7 @@ class Service:
         self,
         request: proto.Request,
         frames: Sequence[Frame] = (),
-        room: Room = _any_room,
+        room: Room = any_room,
         caller: Caller | None = None,
     ) -> Answer:
         """The answer, from here or from the leader; raises refusals."""

@@ -170,6 +170,8 @@ class PartitionStream:
             request = self._request
             request.direct = target.direct
             request.timeout_ms = max(1, int((deadline - self._router.transport.now()) * 1000))
+            if self._router.tracer is not None:
+                self._router.tracer.inject(request, batch.trace)
             was_sent = True
             request_id = await connection.post(request, (batch.frame,), deadline)
             batch.attempt = Attempt(connection, request_id, target, deadline)

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import islice
 from secrets import randbelow
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from quivermq.batches import Frame, Origin, encode_batch
 from quivermq.client.checks import Payload, as_bytes, check_number
@@ -19,6 +19,9 @@ from quivermq.client.producer.session_pool import ProducerSession, SessionPool
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
 from quivermq.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from quivermq.tracing import ClientTracer
 
 DELAY_SECONDS_MAX: Final = 10 * 366 * 24 * 3600.0
 
@@ -193,6 +196,32 @@ class DirectProducer:
             self.sessions.give_back(session)
         else:
             self.sessions.drop(session)
+
+
+class TracedProducer(DirectProducer):
+    """The same for a client that traces: each call is a span, and its messages carry it."""
+
+    def __init__(self, router: Router, tracer: "ClientTracer") -> None:
+        super().__init__(router)
+        self._tracer = tracer
+
+    async def produce(
+        self, topic: str, value: Payload, *, headers: Mapping[str, bytes] | None, **options: Any
+    ) -> Receipt:
+        """Store one message."""
+        with self._tracer.send(topic) as sent:
+            receipt = await super().produce(topic, value, headers=sent.headers(headers), **options)
+            sent.stored_at(receipt.partition, receipt.offset)
+            return receipt
+
+    async def produce_many(
+        self, topic: str, columns: BulkColumns, *options: Any
+    ) -> list[BatchReceipt]:
+        """Store many messages."""
+        with self._tracer.send(topic, len(columns.values)) as sent:
+            values, headers = sent.columns(columns.values, columns.headers)
+            columns = columns._replace(values=values, headers=headers)
+            return await super().produce_many(topic, columns, *options)
 
 
 _NO_IDENTITY: Final = ProducerIdentity(0)

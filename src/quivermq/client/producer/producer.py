@@ -119,6 +119,9 @@ class Producer:
         self._add: Add = self._accumulator.add
         self._is_closed = False
         self._sender = background.call(self._make_sender(make_core))
+        tracer = self._sender.core.router.tracer
+        if tracer is not None:
+            self._add = tracer.add_context(self._add)
         fork_safety.watch(self)
         background.add_user(self)
 
@@ -253,6 +256,9 @@ class AsyncProducer:
         self._add: Add = self._accumulator.add
         self._is_closed = False
         self._sender = waker.sender = settings.sender(make_core(), self._accumulator)
+        tracer = self._sender.core.router.tracer
+        if tracer is not None:
+            self._add = tracer.add_context(self._add)
         fork_safety.watch(self)
         endings.hold(self)
 

@@ -7,11 +7,11 @@ message.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from quivermq.batches import Compression, Origin, encode_batch, prepare_arrays
+from quivermq.batches import Compression, Frame, Origin, encode_batch, prepare_arrays
 from quivermq.client.asyncio_transport import AsyncioConnection
 from quivermq.client.core import Core
 from quivermq.client.producer.accumulator import Accumulator
@@ -123,11 +123,33 @@ class Sender:
 
     def encode(self, pending_batch: PendingBatch, stream: PartitionStream) -> InFlightBatch:
         """A pending batch, laid out as a batch."""
+        tracer = self.core.router.tracer
+        settle = partial(self._accumulator.settle, pending_batch)
+        if tracer is None:
+            frame = self._encode(pending_batch, stream, pending_batch.headers)
+            return InFlightBatch(frame, pending_batch.deadline, settle)
+        span = tracer.send_batch(
+            pending_batch.topic,
+            pending_batch.partition,
+            pending_batch.headers,
+            len(pending_batch.values),
+        )
+        # Whatever becomes of it: it may also be given up before it is sent.
+        pending_batch.when_settled(lambda: span.end(pending_batch.outcome))
+        frame = self._encode(pending_batch, stream, span.headers)
+        return InFlightBatch(frame, pending_batch.deadline, settle, span.context)
+
+    def _encode(
+        self,
+        pending_batch: PendingBatch,
+        stream: PartitionStream,
+        headers: Sequence[Mapping[str, bytes] | None] | None,
+    ) -> Frame:
         sequencer = stream.sequencer
-        frame = encode_batch(
+        return encode_batch(
             pending_batch.values,
             keys=pending_batch.keys,
-            headers=pending_batch.headers,
+            headers=headers,
             compression=self._compression,
             origin=Origin(
                 *(sequencer.identity or ProducerIdentity(0)),
@@ -136,9 +158,6 @@ class Sender:
                 pending_batch.not_before_ms,
             ),
             limits=self.core.router.limits,
-        )
-        return InFlightBatch(
-            frame, pending_batch.deadline, partial(self._accumulator.settle, pending_batch)
         )
 
     def give_up(self, pending_batch: PendingBatch, error: QuiverError) -> None:

@@ -67,6 +67,7 @@ class InFlightBatch:
         "frame",
         "is_uncertain",
         "outcome",
+        "trace",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +75,7 @@ class InFlightBatch:
         frame: Frame,
         deadline: float,
         on_settled: "Callable[[StoredAt | QuiverError], None] | None" = None,
+        trace: object = None,
     ) -> None:
         self.frame = frame
         self.deadline = deadline
@@ -84,6 +86,8 @@ class InFlightBatch:
         """The attempt under way; kept here by the sender of the batch."""
         self.outcome: StoredAt | QuiverError | None = None
         self._on_settled = on_settled
+        self.trace = trace
+        """The trace context that its requests carry; None: that of the caller."""
 
     @property
     def count(self) -> int:

@@ -34,6 +34,8 @@ class _Entry(NamedTuple):
     settlement: Settlement
     waiter: Waiter | None
     tries: int = 1
+    origins: Sequence[str] = ()
+    """Trace contexts in which it was settled."""
 
 
 class AckBatcher:
@@ -45,6 +47,7 @@ class AckBatcher:
         self.messages = 0
         """Messages whose settlements are not durable yet."""
         self._router = router
+        self._tracer = router.tracer
         self._settling = settling
         self._topic = topic
         self._on_progress = on_progress
@@ -55,17 +58,23 @@ class AckBatcher:
         self._failure: QuiverError | None = None
         self._may_retry = True
 
-    def enqueue(self, settlements: Sequence[Settlement]) -> None:
+    def enqueue(
+        self, settlements: Sequence[Settlement], origins: Sequence[str] | None = None
+    ) -> None:
         """Send these without waiting for the result; see `take_failure`."""
+        if origins is None:
+            origins = () if self._tracer is None else (self._tracer.current(),)
         for settlement in settlements:
-            self._add(_Entry(settlement, None))
+            self._add(_Entry(settlement, None, origins=origins))
 
     async def settle(self, settlements: Sequence[Settlement]) -> None:
         """Send these, and wait until all are durable; raises `LeaseLost` at the end."""
+        # Of the caller: the task that sends has the context of some other one.
+        origins = () if self._tracer is None else (self._tracer.current(),)
         waiters = []
         for settlement in settlements:
             waiters.append(asyncio.get_running_loop().create_future())
-            self._add(_Entry(settlement, waiters[-1]))
+            self._add(_Entry(settlement, waiters[-1], origins=origins))
         outcomes = await asyncio.gather(*waiters, return_exceptions=True)
         failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         if failures:
@@ -146,7 +155,7 @@ class AckBatcher:
 
     async def _send_topic(self, entries: Sequence[_Entry]) -> list[_Entry]:
         try:
-            late = await self._settling.try_settle(_merge(entries))
+            late = await self._settling.try_settle(_merge(entries), self._origins_of(entries))
         except QuiverError as error:
             again = [entry for entry in entries if self._is_worth_more(entry, error)]
             for entry in entries:
@@ -157,6 +166,11 @@ class AckBatcher:
         for entry in entries:
             self._finish(entry, _loss(entry.settlement, lost))
         return []
+
+    def _origins_of(self, entries: Sequence[_Entry]) -> Sequence[str]:
+        if self._tracer is None:
+            return ()
+        return [origin for entry in entries for origin in entry.origins]
 
     def _is_worth_more(self, entry: _Entry, error: QuiverError) -> bool:
         """No caller waits for it, so it can wait for the cluster: its lease may still hold."""

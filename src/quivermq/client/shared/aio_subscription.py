@@ -55,6 +55,8 @@ class AsyncSubscription:
             AsyncLeasedMessage,
             self._on_arrival,
         )
+        if handler is not None and core.router.tracer is not None:
+            self._handler = core.router.tracer.traced_aio_handler(handler, options.group)
         self._workers = [
             asyncio.create_task(self._work(number))
             for number in range(options.concurrency if handler is not None else 0)

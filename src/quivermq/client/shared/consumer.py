@@ -3,19 +3,23 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from quivermq.client.checks import check_number, checked_group, checked_name, one_of
 from quivermq.client.connect_options import program_name
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
 from quivermq.client.shared.held_leases import HeldLeases
+from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Settlement, milliseconds
 from quivermq.client.shared.poll import Poller, PollRequest
-from quivermq.client.shared.settle import Settler
+from quivermq.client.shared.poll_result import Rows, messages_of_runs, table_of_runs
+from quivermq.client.shared.settle import Settler, TracedSettler
 from quivermq.client.transport import run
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.wire import proto
+
+M = TypeVar("M", bound=LeasedFields)
 
 MESSAGES_MAX: Final = 100_000
 """Messages that one poll may ask for."""
@@ -31,7 +35,11 @@ class SharedConsumer:
         """Consumers that share `begun` create a group once, and not each of them."""
         self.held_leases = HeldLeases()
         self.polling = Poller(router, self.held_leases, begun)
-        self.settling = Settler(router, self.held_leases)
+        self.settling = (
+            Settler(router, self.held_leases)
+            if router.tracer is None
+            else TracedSettler(router, self.held_leases, router.tracer)
+        )
         self._router = router
 
     def poll_request(
@@ -62,6 +70,26 @@ class SharedConsumer:
             start_latest=one_of("start", start, "earliest", "latest") == "latest",
             settle=settle,
         )
+
+    async def poll(self, request: PollRequest, kind: type[M]) -> list[M]:
+        """Lease messages as soon as there are any."""
+        router = self._router
+        if router.tracer is None:
+            return messages_of_runs(await self.polling.poll(request), kind, router.limits)
+        with router.tracer.receive(request.topic, request.group) as received:
+            messages = messages_of_runs(await self.polling.poll(request), kind, router.limits)
+            received.took(messages)
+            return messages
+
+    async def poll_table(self, request: PollRequest) -> tuple[Any, list[Rows]]:
+        """The same, as one Arrow table, with the rows of each lease."""
+        router = self._router
+        if router.tracer is None:
+            return table_of_runs(await self.polling.poll(request), router.limits)
+        with router.tracer.receive(request.topic, request.group) as received:
+            table, rows = table_of_runs(await self.polling.poll(request), router.limits)
+            received.took_table(table)
+            return table, rows
 
     async def release(self, seconds: float = RELEASE_SECONDS) -> None:
         """This consumer ends: give back what it holds, so that others need not wait for it."""

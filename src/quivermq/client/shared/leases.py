@@ -31,7 +31,7 @@ _OFFSET_OF: Final = attrgetter("offset")
 class Lease:
     """The messages that one poll brought from one partition, for a while one consumer's own."""
 
-    __slots__ = ("group", "partition", "settle", "token", "topic", "topic_id")
+    __slots__ = ("group", "partition", "settle", "token", "topic", "topic_id", "trace")
 
     def __init__(
         self,
@@ -41,6 +41,7 @@ class Lease:
         partition: int,
         token: int,
         settle: "Callable[[Sequence[Settlement]], Any]",
+        trace: str = "",
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -50,6 +51,8 @@ class Lease:
         """0: the messages were acknowledged before they were delivered."""
         self.settle = settle
         """Carries settlements out: blocking or awaitable, as the client is."""
+        self.trace = trace
+        """The trace context of the delivery; "": it is not traced."""
 
     def __repr__(self) -> str:
         return f"<Lease {self.token} of {self.topic}/{self.partition} to group {self.group!r}>"

@@ -220,7 +220,9 @@ class Poller:
     def _poll_result_of(
         self, request: PollRequest, led: LeaderPartitions, reply: Reply
     ) -> PollResult:
-        polled = reply.response.polled
+        polled, tracer = reply.response.polled, self._router.tracer
+        # Of the broker's span, or else of this poll's own.
+        trace = "" if tracer is None else polled.traceparent or tracer.current()
         frames = iter(frames_of(reply.packet, self._router.limits))
         leased_runs = []
         for leased in polled.leased:
@@ -231,6 +233,7 @@ class Poller:
                 leased.partition,
                 leased.lease,
                 request.settle,
+                trace,
             )
             pieces = [
                 LeasedPiece(piece.start, piece.start + piece.count, piece.delivery)

@@ -4,7 +4,7 @@ loop."""
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import count, groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
@@ -104,6 +104,7 @@ class Prefetcher:
         self.messages: deque[LeasedFields] = deque()
         """Not handed out yet."""
         self._core = core
+        self.tracer = core.router.tracer
         self._request = request
         self._prefetch = prefetch
         self._kind = kind
@@ -126,7 +127,9 @@ class Prefetcher:
         self._turns = count()
         self._credit_changed = asyncio.Event()
         self._refresh_soon = asyncio.Event()
-        self._supervisor = asyncio.create_task(self._supervise())
+        # What is fetched ahead is of no caller's span.
+        with nullcontext() if self.tracer is None else self.tracer.apart():
+            self._supervisor = asyncio.create_task(self._supervise())
         self._lease_extender = asyncio.create_task(self._extend_leases())
 
     # ---- handing out
@@ -179,13 +182,14 @@ class Prefetcher:
         """Settle messages that handlers are done with, unless these settled them themselves."""
         for terms, some in groupby(done, itemgetter(1)):
             open_ones = [message for message, _ in some if message.lease.token]
+            origins = None if self.tracer is None else self.tracer.origins_of(open_ones)
             for settlement in settlements_of(open_ones, terms):
                 left = self._remainder(settlement.lease)
                 if left is not None:
                     spans = settlement.intervals
                     parts = [part for start, end in spans for part in left.within(start, end)]
                     if parts:
-                        self.enqueue([settlement._replace(intervals=parts)])
+                        self.enqueue([settlement._replace(intervals=parts)], origins)
 
     # ---- settling
 
@@ -194,10 +198,12 @@ class Prefetcher:
         self._record(settlements)
         await self._ack_batcher.settle(settlements)
 
-    def enqueue(self, settlements: Sequence[Settlement]) -> None:
+    def enqueue(
+        self, settlements: Sequence[Settlement], origins: Sequence[str] | None = None
+    ) -> None:
         """Send settlements soon, without waiting for the result."""
         self._record(settlements)
-        self._ack_batcher.enqueue(settlements)
+        self._ack_batcher.enqueue(settlements, origins)
 
     async def flush(self) -> None:
         """Wait for all settlements; raises the first failure that no caller waited for."""

@@ -1,7 +1,7 @@
 """Sends settlements to the leaders of their partitions, one request for each broker."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from quivermq.client.ask_leaders import ask_leaders
 from quivermq.client.router import LeaderPartitions, Router
@@ -9,6 +9,9 @@ from quivermq.client.shared.held_leases import HeldLeases, LeaseSource
 from quivermq.client.shared.leases import RELEASE, Settlement, lease_lost
 from quivermq.errors import BrokenInvariant, QuiverError
 from quivermq.wire import proto
+
+if TYPE_CHECKING:
+    from quivermq.tracing import ClientTracer
 
 PORTION_BYTES: Final = 512 << 10
 """Brokers take requests of up to 1 MiB, of 10,000 settlements and of 100,000 intervals."""
@@ -32,8 +35,12 @@ class Settler:
         if lost:
             raise lease_lost(lost)
 
-    async def try_settle(self, settlements: Sequence[Settlement]) -> list[Settlement]:
-        """Send settlements, and return those that came too late."""
+    async def try_settle(
+        self, settlements: Sequence[Settlement], origins: Sequence[str] | None = None
+    ) -> list[Settlement]:
+        """Send settlements, and return those that came too late. `origins` are trace contexts, if
+        this is done in the background for others."""
+        del origins  # for one that traces
         groups: dict[tuple[str, bytes, str], list[Settlement]] = {}
         for settlement in settlements:
             lease = settlement.lease
@@ -92,6 +99,21 @@ class Settler:
             else:
                 until = self._router.transport.now() + settlement.terms.visibility_ms / 1000
                 self._held_leases.extend(source, lease.token, until)
+
+
+class TracedSettler(Settler):
+    """The same for a client that traces."""
+
+    def __init__(self, router: Router, held_leases: HeldLeases, tracer: "ClientTracer") -> None:
+        super().__init__(router, held_leases)
+        self._tracer = tracer
+
+    async def try_settle(
+        self, settlements: Sequence[Settlement], origins: Sequence[str] | None = None
+    ) -> list[Settlement]:
+        """Send settlements, in a span."""
+        with self._tracer.settle(settlements, origins):
+            return await super().try_settle(settlements)
 
 
 def _portions(settlements: Iterable[Settlement]) -> Iterator[list[Settlement]]:

@@ -69,6 +69,8 @@ class Subscription:
         """Notified of messages, and of the end."""
         self._closing = threading.Lock()
         self._prefetcher = background.call(_start(options, make_core, background, self._arrival))
+        if handler is not None and self._prefetcher.tracer is not None:
+            self._handler = self._prefetcher.tracer.traced_handler(handler, options.group)
         self._outbox = _Outbox(self._prefetcher, background)
         self._is_closed = False
         self._workers = [

@@ -85,6 +85,15 @@ class Consumer:
         """Take the next messages, waiting so long for one; those of the last poll are done."""
         _check_poll(max_messages, wait)
         self._check_open()
+        tracer = self._member.tracer
+        if tracer is None:
+            return self._poll(max_messages, wait)
+        with tracer.receive(*self._member.topic_and_group) as received:
+            taken = self._poll(max_messages, wait)
+            received.took(taken)
+            return taken
+
+    def _poll(self, max_messages: int, wait: float) -> list[Message]:
         taken = self._member.buffer.take(max_messages)
         if not taken and self._background.call(self._member.refill(max_messages, wait)):
             taken = self._member.buffer.take(max_messages)
@@ -200,6 +209,15 @@ class AsyncConsumer:
         """Take the next messages, waiting so long for one; those of the last poll are done."""
         _check_poll(max_messages, wait)
         await self._ensure_joined()
+        tracer = self._member.tracer
+        if tracer is None:
+            return await self._poll(max_messages, wait)
+        with tracer.receive(*self._member.topic_and_group) as received:
+            taken = await self._poll(max_messages, wait)
+            received.took(taken)
+            return taken
+
+    async def _poll(self, max_messages: int, wait: float) -> list[Message]:
         taken = self._member.buffer.take(max_messages)
         if not taken and await self._member.refill(max_messages, wait):
             taken = self._member.buffer.take(max_messages)

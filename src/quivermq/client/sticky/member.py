@@ -72,6 +72,8 @@ class StickyMember:
     ) -> None:
         self.assignment: tuple[int, ...] = ()
         """The partitions that it may read; replaced in one step."""
+        self.tracer = core.router.tracer
+        self.topic_and_group = settings.topic, settings.group
         self._core = core
         self._settings = settings
         self._on_assigned, self._on_revoked = on_assigned, on_revoked

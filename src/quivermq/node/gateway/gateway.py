@@ -6,7 +6,7 @@ It has no data directory, no replica and no peer port: a gateway that is gone ha
 import logging
 import ssl
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from quivermq.batches import Limits
 from quivermq.client import Router
@@ -24,6 +24,9 @@ from quivermq.node.listener import raise_file_limit
 from quivermq.settings import BrokerSettings
 from quivermq.tls import BrokerTls, client_context
 
+if TYPE_CHECKING:
+    from quivermq.tracing import BrokerTracer
+
 logger = logging.getLogger("quivermq.gateway")
 
 _WAITING_BYTES_MIN: Final = 64 << 10
@@ -40,6 +43,8 @@ class Gateway:
         self.settings = settings
         self.counters = Counters()
         self.limits = Limits(settings.message_bytes_max, settings.batch_bytes_max)
+        self.tracer: BrokerTracer | None = None
+        """A gateway makes no spans; the requests that it passes on carry their contexts."""
         self.tls: BrokerTls | None = None
         """Of its listeners, once it is started, if the settings name certificates."""
         self._audit: AuditLog | None = None

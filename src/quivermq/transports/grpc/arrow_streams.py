@@ -67,7 +67,7 @@ def batches_of(stream: bytes, limits: Limits) -> list[Batch]:
     """The record batches of a stream that have rows; raises `InvalidRequest` if it is none."""
     try:
         return list(_batches(stream, limits))
-    except (pa.ArrowException, OSError, ValueError, MemoryError, Corrupt) as error:
+    except (pa.ArrowException, OSError, ValueError, IndexError, MemoryError, Corrupt) as error:
         raise InvalidRequest(f"`arrow` is not an Arrow IPC stream: {error}") from error
 
 
@@ -80,6 +80,9 @@ def _batches(stream: bytes, limits: Limits) -> Iterator[Batch]:
         body_bytes = 0 if message.body is None else message.body.size
         end = at + _PREFIX_BYTES + message.metadata.size + body_bytes
         if schema is None:
+            # Arrow believes that it is one, and reads whatever is there.
+            if message.type != "schema":
+                raise InvalidRequest(f"a stream begins with its schema, not with {message.type}")
             schema = pa.ipc.read_schema(message)
             _refuse_strangers(schema)
             flags = _flags_of(schema)

@@ -114,7 +114,11 @@ class Calls:
         with working_on(request_id, peer):
             try:
                 async with signed_in(self.broker.access, authorization, host_of(peer), _DOOR):
-                    return await handler(request, context)
+                    tracer = self.broker.tracer
+                    if tracer is None:
+                        return await handler(request, context)
+                    with tracer.incoming(dict(metadata)):
+                        return await handler(request, context)
             except QuiverError as error:
                 refusal = error
             return await self.refuse(context, refusal)

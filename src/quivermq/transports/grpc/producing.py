@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -152,11 +152,15 @@ def _origin(request: api.ProduceRequest, priority: int, delay_ms: int) -> Origin
 
 
 def _plain_frames(call: Call, messages: Sequence[api.NewMessage], origin: Origin) -> list[Frame]:
-    keys = headers = timestamps = None
+    keys = timestamps = None
+    headers: list[Mapping[str, bytes] | None] | None = None
     if any(message.HasField("key") for message in messages):
         keys = [message.key if message.HasField("key") else None for message in messages]
-    if any(message.headers for message in messages):
+    tracer = call.broker.tracer
+    if tracer is not None or any(message.headers for message in messages):
         headers = [dict(message.headers) for message in messages]
+    if tracer is not None and headers:
+        headers = tracer.add_context(headers)
     if any(message.timestamp_ms for message in messages):
         timestamps = [message.timestamp_ms or None for message in messages]
     values = [message.value for message in messages]

@@ -73,7 +73,12 @@ def make_app(backend: Backend, metrics: Metrics) -> FastAPI:
     _document(app)
     _add_pages(app)
     _add_errors(app, backend, methods)
-    app.add_middleware(Gate, access=backend.broker.access, service=backend.service)
+    app.add_middleware(
+        Gate,
+        access=backend.broker.access,
+        service=backend.service,
+        tracer=backend.broker.tracer,
+    )
     return app
 
 

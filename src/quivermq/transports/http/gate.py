@@ -1,7 +1,7 @@
 """Looks at every request before the application does: who asks, from where, in which format."""
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -15,6 +15,9 @@ from quivermq.transports.http.statuses import refused, status_of
 from quivermq.transports.signing_in import signed_in
 from quivermq.wire import error_to_proto
 
+if TYPE_CHECKING:
+    from quivermq.tracing import BrokerTracer
+
 _DOOR: Final = "http"
 _WITH_BODY: Final = {"POST", "PATCH"}
 SMALL_BODY_BYTES_MAX: Final = 256 << 10
@@ -24,10 +27,17 @@ SMALL_BODY_BYTES_MAX: Final = 256 << 10
 class Gate:
     """Lets requests through to the application, or refuses them."""
 
-    def __init__(self, app: ASGIApp, access: AccessControl, service: Service) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        access: AccessControl,
+        service: Service,
+        tracer: "BrokerTracer | None" = None,
+    ) -> None:
         self._app = app
         self._access = access
         self._service = service
+        self._tracer = tracer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
@@ -46,7 +56,11 @@ class Gate:
         try:
             _check_site(headers)
             async with signed_in(self._access, authorization, host, _DOOR):
-                await self._app(scope, receive, noting_start)
+                if self._tracer is None:
+                    await self._app(scope, receive, noting_start)
+                    return
+                with self._tracer.incoming(headers):
+                    await self._app(scope, receive, noting_start)
         except QuiverError as error:
             if is_started:
                 # Its user is gone, and the answer is on its way: it ends in the middle.

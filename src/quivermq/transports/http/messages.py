@@ -1,9 +1,10 @@
 """The routes of messages: produce them, and read them by offset and by time."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from functools import partial
 from secrets import randbelow
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -39,6 +40,9 @@ from quivermq.transports.http.models import (
     ReceiptAnswer,
 )
 from quivermq.transports.http.statuses import Json, refusals
+
+if TYPE_CHECKING:
+    from quivermq.tracing import BrokerTracer
 
 _SMALL_BYTES: Final = 16 << 10
 """Up to here a thread costs more than it saves."""
@@ -116,12 +120,13 @@ class MessageRoutes:
         if request.headers.get("content-type", "").partition(";")[0].strip() == ARROW_STREAM:
             return await self._produce_arrow(topic, body, Layout(priority, _due(delay)), partition)
         partitions = await self._backend.partitions_of(topic)
-        limits = self._backend.broker.limits
+        broker = self._backend.broker
+        lay_out = partial(_lay_out, topic, body, partitions, broker.limits, broker.tracer)
         if len(body) <= _SMALL_BYTES:
-            batches = _lay_out(topic, body, partitions, limits)
+            batches = lay_out()
         else:
             # Thousands of messages take longer than the loop may be held.
-            batches = await asyncio.to_thread(_lay_out, topic, body, partitions, limits)
+            batches = await asyncio.to_thread(lay_out)
         receipts = await self._store(topic, batches)
         return await self._backend.json_of("receipts", receipts, _same, {})
 
@@ -216,7 +221,9 @@ def _time(text: str) -> int | str:
     return place
 
 
-def _lay_out(topic: str, body: bytes, partitions: int, limits: Limits) -> list[_Batch]:
+def _lay_out(
+    topic: str, body: bytes, partitions: int, limits: Limits, tracer: "BrokerTracer | None"
+) -> list[_Batch]:
     """The messages of a body as batches; raises unless all of them can be stored."""
     found = ProduceBody.model_validate_json(body)
     batches: list[_Batch] = []
@@ -224,7 +231,7 @@ def _lay_out(topic: str, body: bytes, partitions: int, limits: Limits) -> list[_
         messages = [found.messages[number] for number in numbers]
         origin = Origin(priority=kind.priority, not_before_ms=_due(kind.delay))
         at = 0
-        for frame in _frames(messages, found.encoding, origin, limits):
+        for frame in _frames(messages, found.encoding, origin, limits, tracer):
             end = at + frame.header.count
             batches.append(_Batch(kind.partition, numbers[at:end], frame))
             at = end
@@ -253,11 +260,15 @@ def _kinds(topic: str, body: ProduceBody, partitions: int) -> dict[_Kind, list[i
 
 
 def _frames(
-    messages: Sequence[MessageBody], encoding: Encoding, origin: Origin, limits: Limits
+    messages: Sequence[MessageBody],
+    encoding: Encoding,
+    origin: Origin,
+    limits: Limits,
+    tracer: "BrokerTracer | None",
 ) -> Iterator[Frame]:
     values: list[bytes] = []
     keys: list[bytes | None] = []
-    headers: list[dict[str, bytes] | None] = []
+    headers: list[Mapping[str, bytes] | None] = []
     for message in messages:
         used = message.encoding or encoding
         values.append(to_bytes("value", message.value, used))
@@ -265,6 +276,8 @@ def _frames(
         headers.append(
             {name: to_bytes("header", each, used) for name, each in message.headers.items()} or None
         )
+    if tracer is not None:
+        headers = tracer.add_context(headers)
     return encode_batches(
         values,
         keys=keys if any(key is not None for key in keys) else None,

@@ -21,12 +21,14 @@ RELEASE: Outcome
 EXTEND: Outcome
 
 class Request(_message.Message):
-    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "user", "hello", "cancel", "ping", "map", "prove", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "list_offsets", "commit_offset", "committed_offsets", "claim", "poll", "await_ready", "settle", "release_consumer", "describe_groups", "seek_group", "delete_group", "list_delayed", "cancel_delayed", "redrive", "take_tokens", "sticky_beat", "describe_sticky", "list_dead", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure", "upgrade_cluster", "set_log_level", "add_user", "remove_user", "grant_user", "revoke_user", "list_users", "list_user_records")
+    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "user", "traceparent", "tracestate", "hello", "cancel", "ping", "map", "prove", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "list_offsets", "commit_offset", "committed_offsets", "claim", "poll", "await_ready", "settle", "release_consumer", "describe_groups", "seek_group", "delete_group", "list_delayed", "cancel_delayed", "redrive", "take_tokens", "sticky_beat", "describe_sticky", "list_dead", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure", "upgrade_cluster", "set_log_level", "add_user", "remove_user", "grant_user", "revoke_user", "list_users", "list_user_records")
     ID_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
     DIRECT_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    TRACESTATE_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     CANCEL_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +83,8 @@ class Request(_message.Message):
     forwarded: bool
     direct: bool
     user: str
+    traceparent: str
+    tracestate: str
     hello: Hello
     cancel: Cancel
     ping: Ping
@@ -130,7 +134,7 @@ class Request(_message.Message):
     revoke_user: RevokeUser
     list_users: ListUsers
     list_user_records: ListUserRecords
-    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., user: _Optional[str] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., prove: _Optional[_Union[Prove, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ..., await_ready: _Optional[_Union[AwaitReady, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., release_consumer: _Optional[_Union[ReleaseConsumer, _Mapping]] = ..., describe_groups: _Optional[_Union[DescribeGroups, _Mapping]] = ..., seek_group: _Optional[_Union[SeekGroup, _Mapping]] = ..., delete_group: _Optional[_Union[DeleteGroup, _Mapping]] = ..., list_delayed: _Optional[_Union[ListDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[CancelDelayed, _Mapping]] = ..., redrive: _Optional[_Union[Redrive, _Mapping]] = ..., take_tokens: _Optional[_Union[TakeTokens, _Mapping]] = ..., sticky_beat: _Optional[_Union[StickyBeat, _Mapping]] = ..., describe_sticky: _Optional[_Union[DescribeSticky, _Mapping]] = ..., list_dead: _Optional[_Union[ListDead, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ..., upgrade_cluster: _Optional[_Union[UpgradeCluster, _Mapping]] = ..., set_log_level: _Optional[_Union[SetLogLevel, _Mapping]] = ..., add_user: _Optional[_Union[AddUser, _Mapping]] = ..., remove_user: _Optional[_Union[RemoveUser, _Mapping]] = ..., grant_user: _Optional[_Union[GrantUser, _Mapping]] = ..., revoke_user: _Optional[_Union[RevokeUser, _Mapping]] = ..., list_users: _Optional[_Union[ListUsers, _Mapping]] = ..., list_user_records: _Optional[_Union[ListUserRecords, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., user: _Optional[str] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., prove: _Optional[_Union[Prove, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ..., await_ready: _Optional[_Union[AwaitReady, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., release_consumer: _Optional[_Union[ReleaseConsumer, _Mapping]] = ..., describe_groups: _Optional[_Union[DescribeGroups, _Mapping]] = ..., seek_group: _Optional[_Union[SeekGroup, _Mapping]] = ..., delete_group: _Optional[_Union[DeleteGroup, _Mapping]] = ..., list_delayed: _Optional[_Union[ListDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[CancelDelayed, _Mapping]] = ..., redrive: _Optional[_Union[Redrive, _Mapping]] = ..., take_tokens: _Optional[_Union[TakeTokens, _Mapping]] = ..., sticky_beat: _Optional[_Union[StickyBeat, _Mapping]] = ..., describe_sticky: _Optional[_Union[DescribeSticky, _Mapping]] = ..., list_dead: _Optional[_Union[ListDead, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ..., upgrade_cluster: _Optional[_Union[UpgradeCluster, _Mapping]] = ..., set_log_level: _Optional[_Union[SetLogLevel, _Mapping]] = ..., add_user: _Optional[_Union[AddUser, _Mapping]] = ..., remove_user: _Optional[_Union[RemoveUser, _Mapping]] = ..., grant_user: _Optional[_Union[GrantUser, _Mapping]] = ..., revoke_user: _Optional[_Union[RevokeUser, _Mapping]] = ..., list_users: _Optional[_Union[ListUsers, _Mapping]] = ..., list_user_records: _Optional[_Union[ListUserRecords, _Mapping]] = ...) -> None: ...
 
 class Response(_message.Message):
     __slots__ = ("id", "error", "welcome", "done", "challenge", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_listed", "offsets_committed", "claimed", "polled", "ready", "settled", "groups_described", "group_sought", "delayed_listed", "delayed_cancelled", "redriven", "tokens_taken", "sticky_state", "sticky_described", "dead_listed", "stats_report", "broker_registered", "rebalance_progress", "cluster_upgraded", "log_levels", "user_added", "users_listed", "user_records_listed")
@@ -736,14 +740,16 @@ class Poll(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[int]] = ..., group: _Optional[str] = ..., consumer: _Optional[int] = ..., consumer_name: _Optional[str] = ..., messages_max: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., visibility_ms: _Optional[int] = ..., auto_ack: bool = ..., start_latest: bool = ...) -> None: ...
 
 class Polled(_message.Message):
-    __slots__ = ("leased", "throttled_ms", "elsewhere")
+    __slots__ = ("leased", "throttled_ms", "elsewhere", "traceparent")
     LEASED_FIELD_NUMBER: _ClassVar[int]
     THROTTLED_MS_FIELD_NUMBER: _ClassVar[int]
     ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     leased: _containers.RepeatedCompositeFieldContainer[Leased]
     throttled_ms: int
     elsewhere: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, leased: _Optional[_Iterable[_Union[Leased, _Mapping]]] = ..., throttled_ms: _Optional[int] = ..., elsewhere: _Optional[_Iterable[int]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, leased: _Optional[_Iterable[_Union[Leased, _Mapping]]] = ..., throttled_ms: _Optional[int] = ..., elsewhere: _Optional[_Iterable[int]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Leased(_message.Message):
     __slots__ = ("partition", "lease", "pieces", "frames")
@@ -1476,11 +1482,12 @@ class Leadership(_message.Message):
     def __init__(self, partition: _Optional[bytes] = ..., term: _Optional[int] = ...) -> None: ...
 
 class PeerMessage(_message.Message):
-    __slots__ = ("partition", "sender", "to", "frames", "consensus", "offer", "chunk_request", "chunk", "transfer_ended", "entries_request", "entries_reply", "sleep", "rouse")
+    __slots__ = ("partition", "sender", "to", "frames", "traces", "consensus", "offer", "chunk_request", "chunk", "transfer_ended", "entries_request", "entries_reply", "sleep", "rouse")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     TO_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    TRACES_FIELD_NUMBER: _ClassVar[int]
     CONSENSUS_FIELD_NUMBER: _ClassVar[int]
     OFFER_FIELD_NUMBER: _ClassVar[int]
     CHUNK_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -1494,6 +1501,7 @@ class PeerMessage(_message.Message):
     sender: int
     to: int
     frames: int
+    traces: _containers.RepeatedCompositeFieldContainer[TraceContext]
     consensus: Consensus
     offer: Offer
     chunk_request: ChunkRequest
@@ -1503,7 +1511,17 @@ class PeerMessage(_message.Message):
     entries_reply: EntriesReply
     sleep: Sleep
     rouse: Rouse
-    def __init__(self, partition: _Optional[bytes] = ..., sender: _Optional[int] = ..., to: _Optional[int] = ..., frames: _Optional[int] = ..., consensus: _Optional[_Union[Consensus, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk_request: _Optional[_Union[ChunkRequest, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., transfer_ended: _Optional[_Union[TransferEnded, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_reply: _Optional[_Union[EntriesReply, _Mapping]] = ..., sleep: _Optional[_Union[Sleep, _Mapping]] = ..., rouse: _Optional[_Union[Rouse, _Mapping]] = ...) -> None: ...
+    def __init__(self, partition: _Optional[bytes] = ..., sender: _Optional[int] = ..., to: _Optional[int] = ..., frames: _Optional[int] = ..., traces: _Optional[_Iterable[_Union[TraceContext, _Mapping]]] = ..., consensus: _Optional[_Union[Consensus, _Mapping]] = ..., offer: _Optional[_Union[Offer, _Mapping]] = ..., chunk_request: _Optional[_Union[ChunkRequest, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., transfer_ended: _Optional[_Union[TransferEnded, _Mapping]] = ..., entries_request: _Optional[_Union[EntriesRequest, _Mapping]] = ..., entries_reply: _Optional[_Union[EntriesReply, _Mapping]] = ..., sleep: _Optional[_Union[Sleep, _Mapping]] = ..., rouse: _Optional[_Union[Rouse, _Mapping]] = ...) -> None: ...
+
+class TraceContext(_message.Message):
+    __slots__ = ("frame", "traceparent", "tracestate")
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    TRACESTATE_FIELD_NUMBER: _ClassVar[int]
+    frame: int
+    traceparent: str
+    tracestate: str
+    def __init__(self, frame: _Optional[int] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ...) -> None: ...
 
 class Consensus(_message.Message):
     __slots__ = ("kind", "term", "log_term", "index", "commit", "reject", "hint", "vote", "round", "context", "by_transfer", "known_commit_index", "known_commit_term", "plain")
