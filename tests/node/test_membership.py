@@ -45,6 +45,23 @@ async def test_nothing_that_an_unwelcome_broker_says_is_remembered(tmp_path: Pat
         assert membership.heard_boots == {}
 
 
+@on_loop
+async def test_a_broker_whose_doors_are_not_open_yet_is_asked_where_the_catalog_says(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as brokers:
+        membership = brokers.running[1].broker.membership
+        view = membership.metadata.view
+        there = view.brokers[2]
+        early = stranger(2, directory_id=bytes.fromhex(there.directory_id), boot=there.boot + 1)
+        early.address = ""
+        early.cluster_id = membership.cluster_id
+        early.lives.extend(map(bytes.fromhex, brokers.running[2].broker.directory.identity.lives))
+        assert membership.welcome(early) == ""
+        assert membership.recognise(2, early) == ""
+        assert membership.heard_addresses.get(2, there.address) == there.address
+
+
 @pytest.mark.parametrize("node", [0, 1, 65_536, 2**32 - 1])
 @on_loop
 async def test_a_number_that_cannot_be_another_brokers_is_refused(

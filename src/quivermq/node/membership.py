@@ -344,7 +344,7 @@ class Membership:
         objection = self.objection(hello)
         if objection:
             return objection
-        self.heard_addresses[hello.node] = hello.address
+        self._hear(hello)
         if hello.node in self.links.peers or not self.metadata.view.brokers:
             # A broker that joins hears of the others from the catalog, and gets that from one of
             # them, which needs an answer. The first leader may not have been in the catalog itself.
@@ -360,8 +360,13 @@ class Membership:
             return f"node {answer.node} listens where node {node} should"
         objection = self.objection(answer)
         if not objection:
-            self.heard_addresses[node] = answer.address
+            self._hear(answer)
         return objection
+
+    def _hear(self, hello: proto.PeerHello) -> None:
+        """Note where clients reach a broker. One whose doors are not open yet does not say."""
+        if hello.address:
+            self.heard_addresses[hello.node] = hello.address
 
     def objection(self, hello: proto.PeerHello) -> str:
         """Why a broker must not take part, by what is known at this moment; "" if it may."""
