@@ -12,7 +12,7 @@ SRC = ROOT / "src" / "quivermq"
 LAYERS = [
     "errors", "quantities", "topic_settings", "addresses", "intervals", "names", "events",
     "batches", "log_context", "settings", "tls", "raft", "queue", "wire", "tracing", "cluster",
-    "log", "replica", "client", "node", "transports", "portal", "lakehouse", "spark",
+    "log", "replica", "client", "backup", "node", "transports", "portal", "lakehouse", "spark",
     "pipelines", "testing", "cli",
 ]  # fmt: skip
 FORBIDDEN = {

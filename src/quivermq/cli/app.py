@@ -33,6 +33,8 @@ COMMANDS: Final = {
     "user": (_OPERATE, "Add, remove and list users, and change what they may do."),
     "cluster": (_OPERATE, "Show and change the cluster: brokers, leaders, replicas."),
     "events": (_OPERATE, "Show what happened in the cluster, and what happens."),
+    "backup": (_OPERATE, "Back a running cluster up into a folder, and verify backups."),
+    "restore": (_OPERATE, "Restore a backup into a cluster."),
     "doctor": (_OPERATE, "Check the cluster, and say how to fix what is wrong."),
     "bench": (_OPERATE, "Measure produce and consume throughput, and latency."),
     "verify": (_OPERATE, "Check every byte of a broker's data directory."),

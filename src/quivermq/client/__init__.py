@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         AsyncioTransport,
         first_answered,
     )
+    from quivermq.client.backup_access import BackupAccess
     from quivermq.client.client import Client, connect
     from quivermq.client.cluster_map import Route
     from quivermq.client.connect_options import ConnectOptions, parse_servers
@@ -118,6 +119,7 @@ _PLACES = {
     "RebalanceInfo": "models",
     "UpgradeInfo": "models",
     "AsyncUsers": "user_admin",
+    "BackupAccess": "backup_access",
     "GrantInfo": "user_admin",
     "UserInfo": "user_admin",
     "Users": "user_admin",
@@ -153,6 +155,7 @@ __all__ = [
     "AsyncioLimiter",
     "AsyncioTransport",
     "Attempts",
+    "BackupAccess",
     "BatchCache",
     "BatchReceipt",
     "BulkColumns",

@@ -63,6 +63,13 @@ from quivermq.cluster.records import (
     node_of,
     partition_id,
 )
+from quivermq.cluster.restoring import (
+    export_catalog,
+    finish_restore,
+    restore_producers,
+    restore_topic,
+    restore_users,
+)
 from quivermq.cluster.sticky import (
     MEMBER_NAME_CHARACTERS_MAX,
     MEMBERS_MAX,
@@ -141,8 +148,10 @@ __all__ = [
     "drain",
     "end_rebalance",
     "epoch_of",
+    "export_catalog",
     "find_user",
     "finish_moves",
+    "finish_restore",
     "found_cluster",
     "grant_producers",
     "grant_user",
@@ -169,6 +178,9 @@ __all__ = [
     "replace",
     "replace_broker",
     "replace_token",
+    "restore_producers",
+    "restore_topic",
+    "restore_users",
     "revoke_user",
     "set_broker_state",
     "set_targets",

@@ -21,6 +21,7 @@ from quivermq.cluster.records import (
     Topic,
     next_producer,
     node_of,
+    producer_floor,
     retired_member,
 )
 from quivermq.cluster.sticky import STICKY_PREFIX, StickyGroup
@@ -55,6 +56,8 @@ class View:
         """By their keys."""
         self.cluster: ClusterRecord | None = None
         self.next_producer = 1
+        self.producer_floor = 0
+        """Ids below are of a cluster that was restored here."""
         self.brokers: dict[int, BrokerRecord] = {}
         self.topics: dict[str, Topic] = {}
         self.users: dict[str, UserRecord] = {}
@@ -138,6 +141,7 @@ class View:
         self.layout_version = previous.layout_version
         self._hosted = previous._hosted  # noqa: SLF001 - of another view, but the same class
         self.cluster, self.next_producer = previous.cluster, previous.next_producer
+        self.producer_floor = previous.producer_floor
         self.brokers, self.serving = previous.brokers, previous.serving
         self.topics, self.topics_by_id = previous.topics, previous.topics_by_id
         self.retired, self.sticky = previous.retired, dict(previous.sticky)
@@ -167,7 +171,7 @@ class View:
         elif key == CLUSTER_KEY:
             self.cluster = ClusterRecord.from_json(value)
         elif key == PRODUCERS_KEY:
-            self.next_producer = next_producer(value)
+            self.next_producer, self.producer_floor = next_producer(value), producer_floor(value)
 
 
 def _topic(key: str, value: Any, previous: View | None) -> Topic:

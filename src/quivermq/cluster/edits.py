@@ -64,7 +64,8 @@ def found_cluster(cluster_id: str, created_ms: int, brokers: Iterable[BrokerReco
 def grant_producers(view: View, count: int = 1) -> tuple[Edit, int]:
     """Reserve producer ids; returns the first of them too."""
     first = view.next_producer
-    return Edit({PRODUCERS_KEY: {"next": first + count}}), first
+    known = view.values.get(PRODUCERS_KEY, {})
+    return Edit({PRODUCERS_KEY: {**known, "next": first + count}}), first
 
 
 def create_topic(

@@ -19,7 +19,8 @@ class Level(IntEnum):
     FIRST = 1
     IDLE_GROUPS = 2
     USERS = 2
-    """Came in the same release."""
+    RESTORING = 2
+    """These came in the same release."""
 
     @property
     def release(self) -> str:
@@ -34,7 +35,10 @@ class Level(IntEnum):
 
 _NOTES: Final = {
     Level.FIRST: ("0.2.0", "everything that release 0.2.0 stores and says"),
-    Level.IDLE_GROUPS: ("0.3.0", "shared groups that are no longer used are forgotten; users"),
+    Level.IDLE_GROUPS: (
+        "0.3.0",
+        "shared groups that are no longer used are forgotten; users; backups can be restored",
+    ),
 }
 
 

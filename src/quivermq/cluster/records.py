@@ -37,6 +37,8 @@ REBALANCE_KEY: Final = "rebalance"
 BROKER_PREFIX: Final = "broker/"
 RETIRED_PREFIX: Final = "retired/"
 TOPIC_PREFIX: Final = "topic/"
+RESTORED_PREFIX: Final = "restored/"
+"""Before the id of a topic that was restored here: from which backup, and under which name."""
 
 SERVING: Final = "serving"
 LEAVING: Final = "leaving"
@@ -187,6 +189,8 @@ class Placement:
     """Members of targets that were given up: they may have joined by then, so they keep their
     data until the move is over."""
     others: dict[str, Any] = field(default_factory=dict, hash=False)
+    start: int = 0
+    """The offset of its first message, for founders: of a restored partition that of its backup."""
 
     @property
     def planned(self) -> tuple[int, ...]:
@@ -201,6 +205,8 @@ class Placement:
             value["target"] = list(self.target)
         if self.leaving:
             value["leaving"] = list(self.leaving)
+        if self.start:
+            value["start"] = self.start
         return value
 
     @classmethod
@@ -213,7 +219,8 @@ class Placement:
         founders, target, leaving = (
             () if members is None else _members(members) for members in lists
         )
-        return cls(replicas, founders, target, leaving, _others(found, _PLACEMENT))
+        start = _integer({"start": 0, **found}, "start")
+        return cls(replicas, founders, target, leaving, _others(found, _PLACEMENT), start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +238,8 @@ class Topic(LeaderSettings):
     settings: dict[str, Any] = field(hash=False)
     partitions: tuple[Placement, ...]
     others: dict[str, Any] = field(default_factory=dict, hash=False)
+    restoring: str = ""
+    """Not "": it takes only what is restored, from the backup of this name."""
 
     @property
     def key(self) -> str:
@@ -253,6 +262,8 @@ class Topic(LeaderSettings):
         for setting in LEADER_ONLY:
             if getattr(self, setting.name) != setting.default:
                 value[setting.name] = getattr(self, setting.name)
+        if self.restoring:
+            value["restoring"] = self.restoring
         return value
 
     @classmethod
@@ -278,6 +289,7 @@ class Topic(LeaderSettings):
             settings=settings,
             partitions=_placements(found.get("partitions"), before),
             others=_others(found, _TOPIC),
+            restoring=_text({"restoring": "", **found}, "restoring"),
             **{
                 setting.name: _integer({setting.name: setting.default, **found}, setting.name)
                 for setting in LEADER_ONLY
@@ -305,6 +317,11 @@ def settings_of(value: Any) -> TopicSettings:
 def next_producer(value: Any) -> int:
     """The producer id that is granted next, from the record at `PRODUCERS_KEY`."""
     return _integer(_object(value, "the producers"), "next", 1)
+
+
+def producer_floor(value: Any) -> int:
+    """Ids below this one are never granted any more, from the same record."""
+    return _integer({"floor": 0, **_object(value, "the producers")}, "floor")
 
 
 def retired_member(value: Any) -> int:

@@ -22,6 +22,7 @@ from quivermq.node.delivery.delivery import Delivery
 from quivermq.node.disks import DeferredSyncDisk, TimedDisk
 from quivermq.node.event_feed import EventFeed, FeedParts
 from quivermq.node.forwarding import Forwarding
+from quivermq.node.handlers.backup import BackupHandlers
 from quivermq.node.handlers.cluster import ClusterHandlers, ClusterParts
 from quivermq.node.handlers.fetch import FetchHandler
 from quivermq.node.handlers.offsets import OffsetHandlers
@@ -281,6 +282,9 @@ class Broker:
                 stats=self.stats,
             )
         )
+        backups = BackupHandlers(
+            self.metadata, self.partitions, self.fetching.readers, self.settings.partitions_max
+        )
         self.service.register(
             ProduceHandler(self.partitions, self.counters, self.consumers.cache_stored),
             {
@@ -293,8 +297,15 @@ class Broker:
                 **StickyHandlers(self.metadata, self.coordinator).handlers(),
                 **UserHandlers(self.metadata, self.partitions.slices).handlers(),
                 **self.log_levels.handlers(),
+                **backups.handlers(),
             },
-            {**topics.bulky(), **self.fetching.bulky(), **self.consumers.bulky()},
+            {
+                **topics.bulky(),
+                **self.fetching.bulky(),
+                **self.consumers.bulky(),
+                **backups.bulky(),
+            },
+            backups.storing(),
         )
 
     def _guard(self) -> None:

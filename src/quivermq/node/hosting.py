@@ -39,6 +39,8 @@ class Wanted(NamedTuple):
     founders: tuple[int, ...]
     is_preferred: bool = False
     """Whether it should lead, if no other replica does."""
+    start: int = 0
+    """The offset of the first message, if it has to be made."""
 
 
 class Hosting:
@@ -88,7 +90,7 @@ class Hosting:
             name = PartitionName(topic.name, partition)
             is_preferred = placement.replicas[0] == member
             hosted = partition_id(topic.id, partition)
-            yield Wanted(hosted, name, member, placement.founders, is_preferred)
+            yield Wanted(hosted, name, member, placement.founders, is_preferred, placement.start)
 
     async def open_replica(self, want: Wanted) -> HostedReplica:
         """Open or make one log, and run it; raises if it cannot be."""
@@ -219,7 +221,8 @@ class Hosting:
         directory.list_logs({**directory.logs, **made})
 
     def _prepare(self, want: Wanted) -> None:
-        founding = founding_checkpoint(want.founders) if want.member in want.founders else None
+        is_founder = want.member in want.founders
+        founding = founding_checkpoint(want.founders, want.start) if is_founder else None
         owner = Owner(want.partition_id, want.member)
         disk, settings = self._directory.disk, self._scheduler.log_settings
         prepare_log(disk, want.name.folder, owner, settings, founding)

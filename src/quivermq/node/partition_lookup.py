@@ -5,6 +5,7 @@ from quivermq.errors import (
     InvalidRequest,
     NotEnoughReplicas,
     NotLeader,
+    Overloaded,
     QuiverError,
     TopicNotFound,
 )
@@ -52,21 +53,25 @@ class PartitionLookup:
         return topic
 
     def partition_id(self, name: str, topic_id: bytes, partition: int) -> bytes:
-        topic = self.topic(name, topic_id)
-        if partition >= len(topic.partitions):
-            raise InvalidRequest(
-                f"topic {name!r} has partitions 0 to {len(topic.partitions) - 1}, not {partition}"
-            )
-        return partition_id(topic.id, partition)
+        return _id_of(self.topic(name, topic_id), partition)
+
+    def is_restoring(self, name: str) -> bool:
+        topic = self.view.topics.get(name)
+        return topic is not None and bool(topic.restoring)
 
     def local(self, name: str, topic_id: bytes, partition: int) -> HostedReplica | None:
         """The replica if it runs here."""
         return self._scheduler.replicas.get(self.partition_id(name, topic_id, partition))
 
-    def leading(self, name: str, topic_id: bytes, partition: int) -> HostedReplica:
+    def leading(
+        self, name: str, topic_id: bytes, partition: int, *, restoring: bool = False
+    ) -> HostedReplica:
         """The replica if it is led here; raises `NotLeader`, or `NotEnoughReplicas`, or why no
-        broker can serve it."""
-        wanted = self.partition_id(name, topic_id, partition)
+        broker can serve it. `restoring`: also of a topic that is being restored."""
+        topic = self.topic(name, topic_id)
+        if topic.restoring and not restoring:
+            raise Overloaded(f"topic {name!r} is being restored from a backup; try again later")
+        wanted = _id_of(topic, partition)
         hosted = self._scheduler.replicas.get(wanted)
         if hosted is not None and hosted.was_serving:
             return hosted
@@ -108,3 +113,11 @@ class PartitionLookup:
     def address_of(self, node: int) -> str:
         broker = self.view.brokers.get(node)
         return broker.address if broker else ""
+
+
+def _id_of(topic: Topic, partition: int) -> bytes:
+    if partition >= len(topic.partitions):
+        raise InvalidRequest(
+            f"topic {topic.name!r} has partitions 0 to {len(topic.partitions) - 1}, not {partition}"
+        )
+    return partition_id(topic.id, partition)

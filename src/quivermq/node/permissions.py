@@ -95,10 +95,19 @@ NEEDS: Final[dict[str, Need]] = {
     "revoke_user": _CLUSTER,
     "list_users": _CLUSTER,
     "list_user_records": _BROKERS,
+    "export_catalog": _CLUSTER,
+    "export_partition": _CLUSTER,
+    "restore_catalog": _CLUSTER,
+    "restore_topic": _CLUSTER,
+    "restore_frames": _CLUSTER,
+    "finish_restore": _CLUSTER,
 }
 
+_UNAUDITED: Final = frozenset({"list_users", "export_partition", "restore_frames"})
+"""The last two come by the thousand; `export_catalog` and `restore_topic` come before them."""
+
 AUDITED: Final = frozenset(
-    kind for kind, need in NEEDS.items() if need.action == ADMIN and kind != "list_users"
+    kind for kind, need in NEEDS.items() if need.action == ADMIN and kind not in _UNAUDITED
 )
 """Recorded in the audit log, also if they were refused."""
 

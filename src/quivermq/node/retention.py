@@ -186,7 +186,8 @@ class RetentionTimer:
             self._ages = {name: self._ages.get(name) or Ages() for name in self._scheduler.replicas}
             for topic in list(self._partitions.view.topics.values()):
                 settings = topic.topic_settings
-                if drops_anything(settings):
+                # What is being restored is kept whole until all of it is there.
+                if drops_anything(settings) and not topic.restoring:
                     for number in range(len(topic.partitions)):
                         hosted = self._partitions.local(topic.name, b"", number)
                         if hosted is not None:

@@ -33,6 +33,8 @@ logger = logging.getLogger("quivermq.service")
 Reply = Callable[[proto.Response, Sequence[Frame]], None]
 Answer = tuple[proto.Response, Sequence[Frame]]
 Handler = Callable[[proto.Request], Awaitable[proto.Response | Answer]]
+StoreHandler = Callable[[proto.Request, Sequence[Frame]], Awaitable[proto.Response]]
+"""Of a request that brings batches."""
 Room = Callable[[int], Awaitable[None]]
 """Waits until the client can take an answer of so many bytes."""
 
@@ -96,6 +98,7 @@ class Service:
         self._producing: ProduceHandler
         self._handlers: dict[str, Handler] = {}
         self._bulky: dict[str, Bulky] = {}
+        self._storing: dict[str, StoreHandler] = {}
         self._forwarder = forwarder
         self._counters = counters
         self._timeout_s = timeout_s
@@ -110,12 +113,17 @@ class Service:
         self._audit: Callable[[Caller, proto.Request, str], None] = lambda *_: None
 
     def register(
-        self, producing: ProduceHandler, handlers: dict[str, Handler], bulky: dict[str, Bulky]
+        self,
+        producing: ProduceHandler,
+        handlers: dict[str, Handler],
+        bulky: dict[str, Bulky],
+        storing: dict[str, StoreHandler],
     ) -> None:
         """Before the first request: some handlers call this service themselves."""
         self._producing = producing
         self._handlers = handlers
         self._bulky = bulky
+        self._storing = storing
 
     def guard(
         self, access: AccessControl, audit: Callable[[Caller, proto.Request, str], None]
@@ -343,6 +351,9 @@ class Service:
         bulky = self._bulky.get(name)
         if bulky is not None:
             return await bulky.handle(request, room)
+        store = self._storing.get(name)
+        if store is not None:
+            return await store(request, frames), ()
         handler = self._handlers.get(name)
         if handler is None:
             raise InvalidRequest(f"this broker does not know the request {name!r}: upgrade it")

@@ -21,7 +21,10 @@ from quivermq.queue.partition import (
     Partition,
     PartitionSnapshot,
     catalog_command,
+    check_restored,
     groups_command,
+    restored_groups_command,
+    restored_producers_command,
     settings_command,
 )
 from quivermq.queue.pieces import Piece
@@ -64,8 +67,11 @@ __all__ = [
     "RememberedBatch",
     "TopicSettings",
     "catalog_command",
+    "check_restored",
     "check_sequence",
     "groups_command",
+    "restored_groups_command",
+    "restored_producers_command",
     "settings_command",
     "state_is_full",
 ]

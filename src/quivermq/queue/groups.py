@@ -320,6 +320,38 @@ class Groups:
             reader.end("the groups")
         return groups
 
+    def part(self, after: int, bytes_max: int) -> tuple["Groups", int]:
+        """Some groups with numbers above `after`, of about so many bytes, at least one; and the
+        last number among them, or 0 if there are no more. The first part has what all share."""
+        found, size = Groups(), 0
+        found.next_number = self.next_number
+        if not after:
+            found.cancelled = self.cancelled.copy()
+        for number in sorted(number for number in self.by_number if number > after):
+            if size > bytes_max:
+                return found, after
+            group = self.by_number[number].copy()
+            # Members are of this life of the cluster: in another one epochs count anew, and by
+            # one of this life nobody could ever claim.
+            group.claimed = 0
+            found.by_name[group.name] = found.by_number[number] = group
+            size += group.size_bytes
+            after = number
+        return found, 0
+
+    def adopt(self, part: "Groups", begin: int) -> None:
+        """Take over groups of a backup, in a partition that holds messages from `begin` on."""
+        self.next_number = max(self.next_number, part.next_number)
+        for start, end in part.cancelled:
+            self.cancelled.add(start, end)
+        for number, group in part.by_number.items():
+            known = self.by_number.get(number)
+            group.counted_bytes = known.counted_bytes if known is not None else 0
+            self.by_name[group.name] = self.by_number[number] = group
+            self._owned.add(number)
+            self.count(group)
+        self._trim(begin)
+
     def first_fresh(self, priority_index: PriorityIndex) -> int:
         """Below this, every group has taken everything."""
         shared = (group for group in self.by_name.values() if group.is_shared)

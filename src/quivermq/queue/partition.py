@@ -10,12 +10,13 @@ Each part (producers, catalog, groups, priority index) has its own section of th
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from struct import Struct
+from struct import error as StructError  # noqa: N812
 from typing import Final
 
 from crc32c import crc32c
 
 from quivermq.batches import Buffer, Frame, FrameKind, Header, Index, Offset
-from quivermq.errors import BrokenInvariant, UnsupportedFormat
+from quivermq.errors import BrokenInvariant, InvalidRequest, UnsupportedFormat
 from quivermq.queue.catalog import Catalog, Json, catalog_change
 from quivermq.queue.groups import Groups
 from quivermq.queue.priority_index import PriorityIndex
@@ -35,6 +36,9 @@ class Command(IntEnum):
     SETTINGS = 1
     CATALOG = 2
     GROUPS = 3
+    RESTORED_GROUPS = 4
+    RESTORED_PRODUCERS = 5
+    """The last two: from feature level 2 on."""
 
 
 def settings_command(settings: TopicSettings) -> bytes:
@@ -48,6 +52,30 @@ def catalog_command(base: int, put: Mapping[str, Json], delete: Iterable[str] = 
     return bytes([Command.CATALOG]) + catalog_change(base, put, delete)
 
 
+def restored_groups_command(groups: Groups) -> bytes:
+    """The body of the command entry that puts groups in place as they are."""
+    return bytes([Command.RESTORED_GROUPS]) + groups.pack()
+
+
+def restored_producers_command(packed: bytes) -> bytes:
+    """The body of the command entry that puts a packed table of producers in place."""
+    return bytes([Command.RESTORED_PRODUCERS]) + packed
+
+
+def check_restored(body: Buffer) -> None:
+    """Raise `InvalidRequest` unless this is a command that restores, and can be carried out."""
+    view = memoryview(body)
+    try:
+        if view[0] == Command.RESTORED_GROUPS:
+            Groups.unpack(view[1:])
+        elif view[0] == Command.RESTORED_PRODUCERS:
+            ProducerTable.unpack(view[1:]).validate()
+        else:
+            raise ValueError(f"command {view[0]}")
+    except (BrokenInvariant, ValueError, IndexError, StructError, OverflowError) as error:
+        raise InvalidRequest(f"this is no state that an export gave: {error}") from error
+
+
 def groups_command(operations: Iterable[bytes]) -> bytes:
     """The body of the command entry that changes groups, by operations of a `LeaseManager`."""
     return bytes([Command.GROUPS]) + b"[" + b",".join(operations) + b"]"
@@ -56,10 +84,13 @@ def groups_command(operations: Iterable[bytes]) -> bytes:
 class Partition:
     """Everything that the entries of a partition have led to so far."""
 
-    def __init__(self, applied_index: Index = Index(0), term: int = 0) -> None:
+    def __init__(
+        self, applied_index: Index = Index(0), term: int = 0, start: Offset = Offset(0)
+    ) -> None:
+        """`start`: the offset of the first message to come."""
         self.applied_index = applied_index
         self.term = term
-        self.next_offset = Offset(0)
+        self.next_offset = start
         self.timestamp_ms = 0
         self.digest = 0
         """A running hash over all that was applied: replicas that differ here have diverged."""
@@ -68,6 +99,7 @@ class Partition:
         self.catalog = Catalog()
         self.groups = Groups()
         self.priority_index = PriorityIndex()
+        self.priority_index.trim(start)
 
     def apply(self, frame: Frame) -> bool:
         """Take in the next committed entry; False if it came too late to have an effect."""
@@ -114,6 +146,11 @@ class Partition:
             return self.catalog.apply(content)
         elif name == Command.SETTINGS:
             self.settings = TopicSettings.decode(content)
+        elif name == Command.RESTORED_GROUPS:
+            self.groups.adopt(Groups.unpack(content), self.priority_index.begin)
+        elif name == Command.RESTORED_PRODUCERS:
+            self.producers = ProducerTable.unpack(content)
+            self.producers.forget_rest()
         else:
             raise UnsupportedFormat(
                 f"command {bytes(body[:1])!r} is of a newer release: upgrade this broker"

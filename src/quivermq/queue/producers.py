@@ -258,6 +258,10 @@ class ProducerTable:
         self._wide.pop(producer_id, None)
         self._forgotten += 1
 
+    def forget_rest(self) -> None:
+        """There were producers, and batches of them, that this table does not know."""
+        self._forgotten += 1
+
     def pack(self) -> bytes:
         """The same bytes on every replica that applied the same entries."""
         known = self._known.values()

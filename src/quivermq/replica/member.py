@@ -151,6 +151,15 @@ class Member:
             if known is not None:
                 self._answer(token, known)
 
+    def restore(self, token: Token, frame: Frame) -> None:
+        try:
+            known = self._proposal_queue().admit_restored(token, frame)
+        except QuiverError as error:
+            self._answer(token, error)
+        else:
+            if known is not None:
+                self._answer(token, known)
+
     def change_settings(self, token: Token, settings: TopicSettings, now_ms: int) -> None:
         try:
             frame = Frame.of(FrameKind.COMMAND, settings_command(settings))

@@ -11,8 +11,15 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from quivermq.batches import TIMESTAMP_MS_MAX, Frame, FrameKind, Header, Index, Offset, check_batch
-from quivermq.errors import InvalidRequest, Overloaded, QuiverError, TooLarge
-from quivermq.queue import LeaseManager, Partition, check_sequence, groups_command, state_is_full
+from quivermq.errors import InvalidRequest, OutOfSequence, Overloaded, QuiverError, TooLarge
+from quivermq.queue import (
+    LeaseManager,
+    Partition,
+    check_restored,
+    check_sequence,
+    groups_command,
+    state_is_full,
+)
 from quivermq.raft import Dice
 from quivermq.replica.effects import Produced, Token
 from quivermq.replica.settings import ReplicaSettings
@@ -171,6 +178,39 @@ class ProposalQueue:
         pending = self._wait(token, frame, now_ms)
         if header.producer_id:
             self._flight_of(header).add(pending)
+        return None
+
+    def admit_restored(self, token: Token, frame: Frame) -> Produced | None:
+        """Take in a batch of a backup, or a command that restores; answers at once if the batch
+        is there. Nothing else may be proposed before all of it is.
+
+        A batch keeps its offset and its time. Its producer is left out: its numbers have a
+        meaning only beside the table of producers, which is restored as a whole.
+        """
+        header = frame.header
+        self._check_room()
+        if header.kind == FrameKind.COMMAND:
+            check_restored(frame.body)
+            # Made before, it would go on with other groups than those that are restored.
+            self._leases = None
+            self._wait(token, frame, 0)
+            return None
+        if header.kind != FrameKind.DATA:
+            raise InvalidRequest("only batches of messages, and what was exported, are restored")
+        if header.next_offset <= self._partition.next_offset:
+            return Produced(header.base_offset, header.count, header.timestamp_ms, is_repeat=True)
+        waiting = sum(pending.frame.header.count for pending in self._waiting)
+        expected = self._next_offset + waiting
+        if header.base_offset < expected:
+            raise Overloaded(f"offset {header.base_offset} is being restored; try again")
+        if header.base_offset > expected:
+            raise OutOfSequence(
+                f"a batch at offset {header.base_offset} cannot be restored: {expected} comes next",
+                expected=expected,
+            )
+        check_batch(frame, self._settings.limits)
+        bare = header._replace(producer_id=0, producer_epoch=0, sequence=0)
+        self._wait(token, Frame(bare, frame.body), header.timestamp_ms)
         return None
 
     def admit_command(self, token: Token, frame: Frame, now_ms: int) -> None:

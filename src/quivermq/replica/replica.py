@@ -20,7 +20,7 @@ from typing import TypeVar
 from quivermq.batches import Frame, Index
 from quivermq.errors import Corrupt, NotLeader
 from quivermq.log import Checkpoint, Edge, Log
-from quivermq.queue import Catalog, Groups, Json, LeaseManager, TopicSettings
+from quivermq.queue import Catalog, Groups, Json, LeaseManager, ProducerTable, TopicSettings
 from quivermq.raft import NOBODY, Configuration, Dice, MembershipChange, Role, Status
 from quivermq.raft import MessageKind as Said
 from quivermq.replica.effects import (
@@ -206,6 +206,11 @@ class Replica:
         return self._live.partition.groups if self._live else None
 
     @property
+    def producers(self) -> ProducerTable | None:
+        """The applied state; not to be changed. None while this replica mends its log."""
+        return self._live.partition.producers if self._live else None
+
+    @property
     def status(self) -> Status | None:
         """The status of the Raft core; None while this replica mends its log."""
         return self._live.core.status() if self._live else None
@@ -255,6 +260,12 @@ class Replica:
         """Store a batch; answered with `Produced` when it is committed."""
         if live := self._at_work(token):
             live.produce(token, frame, now_ms)
+
+    def restore(self, token: Token, frame: Frame) -> None:
+        """Store a batch of a backup at the offset and with the time that it had, or a command that
+        restores; answered as `produce`, or with `Changed`."""
+        if live := self._at_work(token):
+            live.restore(token, frame)
 
     def read(self, token: Token) -> None:
         """Answered with `ReadReady` when all that was acknowledged before is applied here."""

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from quivermq.batches import MIB, Index
+from quivermq.batches import MIB, Index, Offset
 from quivermq.errors import Corrupt, StorageFailed, StorageFull, TooLarge, UnsupportedFormat
 from quivermq.log import Checkpoint, Disk, Edge, Log, LogSettings
 from quivermq.queue import Partition
@@ -100,10 +100,12 @@ def found_log(
     return Log.create(disk, folder, log_id, settings, founding_checkpoint(members))
 
 
-def founding_checkpoint(members: Sequence[int]) -> Checkpoint:
-    """The checkpoint that all founding members of a partition start from."""
+def founding_checkpoint(members: Sequence[int], start: int = 0) -> Checkpoint:
+    """The checkpoint that all founding members of a partition start from; its first message gets
+    the offset `start`."""
     configuration = Configuration(voters=tuple(sorted(members)))
-    return ReplicaState(configuration, Partition(Index(1), FOUNDING_TERM)).checkpoint()
+    partition = Partition(Index(1), FOUNDING_TERM, Offset(start))
+    return ReplicaState(configuration, partition).checkpoint()
 
 
 def blank_log(disk: Disk, folder: str, log_id: bytes, settings: LogSettings | None = None) -> Log:

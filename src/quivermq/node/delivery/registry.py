@@ -34,6 +34,8 @@ class DispatcherRegistry:
         self._partitions = partitions
         self._on_dying = on_dying
         self._dispatchers: dict[bytes, DeliveryDispatcher] = {}
+        self._restoring: dict[bytes, HostedReplica] = {}
+        """Led here, and being restored."""
         self._time = CountedTime(_SWEEP_MS)
         self._loop = asyncio.get_running_loop()
         self._sweep_handle = self._loop.call_later(_SWEEP_MS / 1000, self._sweep)
@@ -55,7 +57,11 @@ class DispatcherRegistry:
         former = self._dispatchers.pop(hosted.id, None)
         if former is not None:
             former.close()
-        if hosted.was_serving and not hosted.is_metadata:
+        self._restoring.pop(hosted.id, None)
+        if hosted.was_serving and self._partitions.is_restoring(hosted.name.topic):
+            # Its groups are ahead of its messages: nothing may act on them yet.
+            self._restoring[hosted.id] = hosted
+        elif hosted.was_serving and not hosted.is_metadata:
             dispatcher = self._dispatchers[hosted.id] = DeliveryDispatcher(hosted, self._on_dying)
             if hosted.replica.groups:
                 # What was leased and delayed under the leader before goes on here.
@@ -64,7 +70,10 @@ class DispatcherRegistry:
             self._apply_settings(dispatcher)
 
     def catalog_changed(self) -> None:
-        """The settings of topics may have changed."""
+        """The settings of topics may have changed, or one is restored."""
+        for hosted in list(self._restoring.values()):
+            if not self._partitions.is_restoring(hosted.name.topic):
+                self.leadership_changed(hosted)
         for dispatcher in self:
             self._apply_settings(dispatcher)
 

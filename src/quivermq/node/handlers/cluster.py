@@ -175,13 +175,15 @@ class ClusterHandlers:
         if body.metadata:
             hosted = self._metadata.leading_replica()
         else:
-            hosted = self._parts.partitions.leading(body.topic, b"", body.partition)
+            hosted = self._parts.partitions.leading(body.topic, b"", body.partition, restoring=True)
         await transfer(hosted, body.to, self._parts.is_alive)
         return done()
 
     async def reconfigure(self, request: proto.Request) -> proto.Response:
         body = request.reconfigure
-        hosted = self._parts.partitions.leading(body.topic, body.topic_id, body.partition)
+        hosted = self._parts.partitions.leading(
+            body.topic, body.topic_id, body.partition, restoring=True
+        )
         # Only the catalog decides.
         await self._metadata.catch_up()
         planned = self._metadata.view.placement(body.topic, body.partition).planned

@@ -88,7 +88,7 @@ class FetchHandler:
 
     async def _readable(self, body: proto.Fetch | proto.FindOffset) -> HostedReplica:
         """The replica to read from: any that is readable, if a follower will do, or the leader."""
-        if body.follower_ok:
+        if body.follower_ok and not self._partitions.is_restoring(body.topic):
             hosted = self._partitions.local(body.topic, body.topic_id, body.partition)
             if hosted is not None and hosted.is_readable:
                 return hosted
@@ -103,7 +103,10 @@ class FetchHandler:
             if halted is not None and halted.refusal is not None and halted.is_readable:
                 # It is alone, and takes no writes: no broker knows more than what is applied here.
                 return halted
-            hosted = self._partitions.leading(body.topic, body.topic_id, partition)
+            restoring = isinstance(body, proto.Fetch) and body.restoring
+            hosted = self._partitions.leading(
+                body.topic, body.topic_id, partition, restoring=restoring
+            )
             replica = hosted.replica
             await hosted.call(Replica.read)
             if hosted.replica is replica:

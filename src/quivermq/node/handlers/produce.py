@@ -191,7 +191,7 @@ class ProducerIds:
     async def new_producer(self, request: proto.Request) -> proto.Response:  # noqa: ARG002
         async with self._granting:
             first, end = self._granted
-            if first == end:
+            if first == end or first < self._metadata.view.producer_floor:
                 first, end = await self._grant()
             self._granted = (first + 1, end)
         granted = proto.ProducerGranted(producer_id=first, producer_epoch=0)

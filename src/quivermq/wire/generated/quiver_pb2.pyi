@@ -21,7 +21,7 @@ RELEASE: Outcome
 EXTEND: Outcome
 
 class Request(_message.Message):
-    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "user", "traceparent", "tracestate", "hello", "cancel", "ping", "map", "prove", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "list_offsets", "commit_offset", "committed_offsets", "claim", "poll", "await_ready", "settle", "release_consumer", "describe_groups", "seek_group", "delete_group", "list_delayed", "cancel_delayed", "redrive", "take_tokens", "sticky_beat", "describe_sticky", "list_dead", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure", "upgrade_cluster", "set_log_level", "add_user", "remove_user", "grant_user", "revoke_user", "list_users", "list_user_records")
+    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "user", "traceparent", "tracestate", "hello", "cancel", "ping", "map", "prove", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "list_offsets", "commit_offset", "committed_offsets", "claim", "poll", "await_ready", "settle", "release_consumer", "describe_groups", "seek_group", "delete_group", "list_delayed", "cancel_delayed", "redrive", "take_tokens", "sticky_beat", "describe_sticky", "list_dead", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure", "upgrade_cluster", "set_log_level", "add_user", "remove_user", "grant_user", "revoke_user", "list_users", "list_user_records", "export_catalog", "export_partition", "restore_catalog", "restore_topic", "restore_frames", "finish_restore")
     ID_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,12 @@ class Request(_message.Message):
     REVOKE_USER_FIELD_NUMBER: _ClassVar[int]
     LIST_USERS_FIELD_NUMBER: _ClassVar[int]
     LIST_USER_RECORDS_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_CATALOG_FIELD_NUMBER: _ClassVar[int]
+    EXPORT_PARTITION_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_CATALOG_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_TOPIC_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    FINISH_RESTORE_FIELD_NUMBER: _ClassVar[int]
     id: int
     timeout_ms: int
     forwarded: bool
@@ -134,10 +140,16 @@ class Request(_message.Message):
     revoke_user: RevokeUser
     list_users: ListUsers
     list_user_records: ListUserRecords
-    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., user: _Optional[str] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., prove: _Optional[_Union[Prove, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ..., await_ready: _Optional[_Union[AwaitReady, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., release_consumer: _Optional[_Union[ReleaseConsumer, _Mapping]] = ..., describe_groups: _Optional[_Union[DescribeGroups, _Mapping]] = ..., seek_group: _Optional[_Union[SeekGroup, _Mapping]] = ..., delete_group: _Optional[_Union[DeleteGroup, _Mapping]] = ..., list_delayed: _Optional[_Union[ListDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[CancelDelayed, _Mapping]] = ..., redrive: _Optional[_Union[Redrive, _Mapping]] = ..., take_tokens: _Optional[_Union[TakeTokens, _Mapping]] = ..., sticky_beat: _Optional[_Union[StickyBeat, _Mapping]] = ..., describe_sticky: _Optional[_Union[DescribeSticky, _Mapping]] = ..., list_dead: _Optional[_Union[ListDead, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ..., upgrade_cluster: _Optional[_Union[UpgradeCluster, _Mapping]] = ..., set_log_level: _Optional[_Union[SetLogLevel, _Mapping]] = ..., add_user: _Optional[_Union[AddUser, _Mapping]] = ..., remove_user: _Optional[_Union[RemoveUser, _Mapping]] = ..., grant_user: _Optional[_Union[GrantUser, _Mapping]] = ..., revoke_user: _Optional[_Union[RevokeUser, _Mapping]] = ..., list_users: _Optional[_Union[ListUsers, _Mapping]] = ..., list_user_records: _Optional[_Union[ListUserRecords, _Mapping]] = ...) -> None: ...
+    export_catalog: ExportCatalog
+    export_partition: ExportPartition
+    restore_catalog: RestoreCatalog
+    restore_topic: RestoreTopic
+    restore_frames: RestoreFrames
+    finish_restore: FinishRestore
+    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., user: _Optional[str] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., prove: _Optional[_Union[Prove, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ..., await_ready: _Optional[_Union[AwaitReady, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., release_consumer: _Optional[_Union[ReleaseConsumer, _Mapping]] = ..., describe_groups: _Optional[_Union[DescribeGroups, _Mapping]] = ..., seek_group: _Optional[_Union[SeekGroup, _Mapping]] = ..., delete_group: _Optional[_Union[DeleteGroup, _Mapping]] = ..., list_delayed: _Optional[_Union[ListDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[CancelDelayed, _Mapping]] = ..., redrive: _Optional[_Union[Redrive, _Mapping]] = ..., take_tokens: _Optional[_Union[TakeTokens, _Mapping]] = ..., sticky_beat: _Optional[_Union[StickyBeat, _Mapping]] = ..., describe_sticky: _Optional[_Union[DescribeSticky, _Mapping]] = ..., list_dead: _Optional[_Union[ListDead, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ..., upgrade_cluster: _Optional[_Union[UpgradeCluster, _Mapping]] = ..., set_log_level: _Optional[_Union[SetLogLevel, _Mapping]] = ..., add_user: _Optional[_Union[AddUser, _Mapping]] = ..., remove_user: _Optional[_Union[RemoveUser, _Mapping]] = ..., grant_user: _Optional[_Union[GrantUser, _Mapping]] = ..., revoke_user: _Optional[_Union[RevokeUser, _Mapping]] = ..., list_users: _Optional[_Union[ListUsers, _Mapping]] = ..., list_user_records: _Optional[_Union[ListUserRecords, _Mapping]] = ..., export_catalog: _Optional[_Union[ExportCatalog, _Mapping]] = ..., export_partition: _Optional[_Union[ExportPartition, _Mapping]] = ..., restore_catalog: _Optional[_Union[RestoreCatalog, _Mapping]] = ..., restore_topic: _Optional[_Union[RestoreTopic, _Mapping]] = ..., restore_frames: _Optional[_Union[RestoreFrames, _Mapping]] = ..., finish_restore: _Optional[_Union[FinishRestore, _Mapping]] = ...) -> None: ...
 
 class Response(_message.Message):
-    __slots__ = ("id", "error", "welcome", "done", "challenge", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_listed", "offsets_committed", "claimed", "polled", "ready", "settled", "groups_described", "group_sought", "delayed_listed", "delayed_cancelled", "redriven", "tokens_taken", "sticky_state", "sticky_described", "dead_listed", "stats_report", "broker_registered", "rebalance_progress", "cluster_upgraded", "log_levels", "user_added", "users_listed", "user_records_listed")
+    __slots__ = ("id", "error", "welcome", "done", "challenge", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_listed", "offsets_committed", "claimed", "polled", "ready", "settled", "groups_described", "group_sought", "delayed_listed", "delayed_cancelled", "redriven", "tokens_taken", "sticky_state", "sticky_described", "dead_listed", "stats_report", "broker_registered", "rebalance_progress", "cluster_upgraded", "log_levels", "user_added", "users_listed", "user_records_listed", "catalog_exported", "partition_exported", "catalog_restored", "topic_restoring", "frames_restored")
     ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -173,6 +185,11 @@ class Response(_message.Message):
     USER_ADDED_FIELD_NUMBER: _ClassVar[int]
     USERS_LISTED_FIELD_NUMBER: _ClassVar[int]
     USER_RECORDS_LISTED_FIELD_NUMBER: _ClassVar[int]
+    CATALOG_EXPORTED_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_EXPORTED_FIELD_NUMBER: _ClassVar[int]
+    CATALOG_RESTORED_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_RESTORING_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_RESTORED_FIELD_NUMBER: _ClassVar[int]
     id: int
     error: Error
     welcome: Welcome
@@ -208,7 +225,12 @@ class Response(_message.Message):
     user_added: UserAdded
     users_listed: UsersListed
     user_records_listed: UserRecordsListed
-    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., challenge: _Optional[_Union[Challenge, _Mapping]] = ..., map: _Optional[_Union[ClusterMap, _Mapping]] = ..., topics_described: _Optional[_Union[TopicsDescribed, _Mapping]] = ..., partitions_described: _Optional[_Union[PartitionsDescribed, _Mapping]] = ..., producer_granted: _Optional[_Union[ProducerGranted, _Mapping]] = ..., produced: _Optional[_Union[Produced, _Mapping]] = ..., fetched: _Optional[_Union[Fetched, _Mapping]] = ..., offset_found: _Optional[_Union[OffsetFound, _Mapping]] = ..., offsets_listed: _Optional[_Union[OffsetsListed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., polled: _Optional[_Union[Polled, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., groups_described: _Optional[_Union[GroupsDescribed, _Mapping]] = ..., group_sought: _Optional[_Union[GroupSought, _Mapping]] = ..., delayed_listed: _Optional[_Union[DelayedListed, _Mapping]] = ..., delayed_cancelled: _Optional[_Union[DelayedCancelled, _Mapping]] = ..., redriven: _Optional[_Union[Redriven, _Mapping]] = ..., tokens_taken: _Optional[_Union[TokensTaken, _Mapping]] = ..., sticky_state: _Optional[_Union[StickyState, _Mapping]] = ..., sticky_described: _Optional[_Union[StickyDescribed, _Mapping]] = ..., dead_listed: _Optional[_Union[DeadListed, _Mapping]] = ..., stats_report: _Optional[_Union[StatsReport, _Mapping]] = ..., broker_registered: _Optional[_Union[BrokerRegistered, _Mapping]] = ..., rebalance_progress: _Optional[_Union[RebalanceProgress, _Mapping]] = ..., cluster_upgraded: _Optional[_Union[ClusterUpgraded, _Mapping]] = ..., log_levels: _Optional[_Union[LogLevels, _Mapping]] = ..., user_added: _Optional[_Union[UserAdded, _Mapping]] = ..., users_listed: _Optional[_Union[UsersListed, _Mapping]] = ..., user_records_listed: _Optional[_Union[UserRecordsListed, _Mapping]] = ...) -> None: ...
+    catalog_exported: CatalogExported
+    partition_exported: PartitionExported
+    catalog_restored: CatalogRestored
+    topic_restoring: TopicRestoring
+    frames_restored: FramesRestored
+    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., challenge: _Optional[_Union[Challenge, _Mapping]] = ..., map: _Optional[_Union[ClusterMap, _Mapping]] = ..., topics_described: _Optional[_Union[TopicsDescribed, _Mapping]] = ..., partitions_described: _Optional[_Union[PartitionsDescribed, _Mapping]] = ..., producer_granted: _Optional[_Union[ProducerGranted, _Mapping]] = ..., produced: _Optional[_Union[Produced, _Mapping]] = ..., fetched: _Optional[_Union[Fetched, _Mapping]] = ..., offset_found: _Optional[_Union[OffsetFound, _Mapping]] = ..., offsets_listed: _Optional[_Union[OffsetsListed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., polled: _Optional[_Union[Polled, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., groups_described: _Optional[_Union[GroupsDescribed, _Mapping]] = ..., group_sought: _Optional[_Union[GroupSought, _Mapping]] = ..., delayed_listed: _Optional[_Union[DelayedListed, _Mapping]] = ..., delayed_cancelled: _Optional[_Union[DelayedCancelled, _Mapping]] = ..., redriven: _Optional[_Union[Redriven, _Mapping]] = ..., tokens_taken: _Optional[_Union[TokensTaken, _Mapping]] = ..., sticky_state: _Optional[_Union[StickyState, _Mapping]] = ..., sticky_described: _Optional[_Union[StickyDescribed, _Mapping]] = ..., dead_listed: _Optional[_Union[DeadListed, _Mapping]] = ..., stats_report: _Optional[_Union[StatsReport, _Mapping]] = ..., broker_registered: _Optional[_Union[BrokerRegistered, _Mapping]] = ..., rebalance_progress: _Optional[_Union[RebalanceProgress, _Mapping]] = ..., cluster_upgraded: _Optional[_Union[ClusterUpgraded, _Mapping]] = ..., log_levels: _Optional[_Union[LogLevels, _Mapping]] = ..., user_added: _Optional[_Union[UserAdded, _Mapping]] = ..., users_listed: _Optional[_Union[UsersListed, _Mapping]] = ..., user_records_listed: _Optional[_Union[UserRecordsListed, _Mapping]] = ..., catalog_exported: _Optional[_Union[CatalogExported, _Mapping]] = ..., partition_exported: _Optional[_Union[PartitionExported, _Mapping]] = ..., catalog_restored: _Optional[_Union[CatalogRestored, _Mapping]] = ..., topic_restoring: _Optional[_Union[TopicRestoring, _Mapping]] = ..., frames_restored: _Optional[_Union[FramesRestored, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "retriable", "leader", "leader_address", "earliest", "end", "expected", "may_be_forgotten")
@@ -557,7 +579,7 @@ class Stored(_message.Message):
     def __init__(self, first_offset: _Optional[int] = ..., count: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., is_repeat: bool = ...) -> None: ...
 
 class Fetch(_message.Message):
-    __slots__ = ("topic", "topic_id", "partition", "offset", "bytes_max", "wait_ms", "follower_ok", "group", "epoch", "stop")
+    __slots__ = ("topic", "topic_id", "partition", "offset", "bytes_max", "wait_ms", "follower_ok", "group", "epoch", "stop", "restoring")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -568,6 +590,7 @@ class Fetch(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    RESTORING_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: bytes
     partition: int
@@ -578,7 +601,8 @@ class Fetch(_message.Message):
     group: str
     epoch: int
     stop: int
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., follower_ok: bool = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ..., stop: _Optional[int] = ...) -> None: ...
+    restoring: bool
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., offset: _Optional[int] = ..., bytes_max: _Optional[int] = ..., wait_ms: _Optional[int] = ..., follower_ok: bool = ..., group: _Optional[str] = ..., epoch: _Optional[int] = ..., stop: _Optional[int] = ..., restoring: bool = ...) -> None: ...
 
 class Fetched(_message.Message):
     __slots__ = ("next_offset", "end_offset", "start_offset")
@@ -1424,6 +1448,102 @@ class UserRecordsListed(_message.Message):
     fingerprint: bytes
     records: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, fingerprint: _Optional[bytes] = ..., records: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ExportCatalog(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CatalogExported(_message.Message):
+    __slots__ = ("content",)
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    content: bytes
+    def __init__(self, content: _Optional[bytes] = ...) -> None: ...
+
+class ExportPartition(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "groups", "after", "producers")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    groups: bool
+    after: int
+    producers: bool
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., groups: bool = ..., after: _Optional[int] = ..., producers: bool = ...) -> None: ...
+
+class PartitionExported(_message.Message):
+    __slots__ = ("start", "end", "next")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    next: int
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., next: _Optional[int] = ...) -> None: ...
+
+class RestoreCatalog(_message.Message):
+    __slots__ = ("content", "users")
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    content: bytes
+    users: bool
+    def __init__(self, content: _Optional[bytes] = ..., users: bool = ...) -> None: ...
+
+class CatalogRestored(_message.Message):
+    __slots__ = ("users", "users_left")
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    USERS_LEFT_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedScalarFieldContainer[str]
+    users_left: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, users: _Optional[_Iterable[str]] = ..., users_left: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RestoreTopic(_message.Message):
+    __slots__ = ("name", "record", "backup", "cluster_id")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RECORD_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    record: bytes
+    backup: str
+    cluster_id: str
+    def __init__(self, name: _Optional[str] = ..., record: _Optional[bytes] = ..., backup: _Optional[str] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+
+class TopicRestoring(_message.Message):
+    __slots__ = ("topic_id", "is_open")
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_OPEN_FIELD_NUMBER: _ClassVar[int]
+    topic_id: bytes
+    is_open: bool
+    def __init__(self, topic_id: _Optional[bytes] = ..., is_open: bool = ...) -> None: ...
+
+class RestoreFrames(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class FramesRestored(_message.Message):
+    __slots__ = ("end",)
+    END_FIELD_NUMBER: _ClassVar[int]
+    end: int
+    def __init__(self, end: _Optional[int] = ...) -> None: ...
+
+class FinishRestore(_message.Message):
+    __slots__ = ("topic", "topic_id")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ...) -> None: ...
 
 class PeerHello(_message.Message):
     __slots__ = ("protocol", "cluster_id", "node", "directory_id", "boot", "peer_address", "version", "refusal", "address", "lives", "protocol_min", "level_min", "level_max", "level", "nonce", "proof")

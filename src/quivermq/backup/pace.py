@@ -1,0 +1,55 @@
+"""How fast a backup or a restore goes, and how far it is."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quivermq.errors import InvalidRequest
+
+
+class Progress(NamedTuple):
+    """How far it is."""
+
+    stage: str
+    """What is being done, for people."""
+    messages: int
+    messages_total: int
+    bytes: int
+    """Of messages that were copied so far."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """Counts what is copied, reports it, and waits where a limit on bytes a second says so."""
+
+    report: Callable[[Progress], None] = lambda _: None
+    bytes_per_second: int = 0
+    """0: no limit."""
+    stage: str = ""
+    messages: int = 0
+    messages_total: int = 0
+    bytes: int = 0
+    _free_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.bytes_per_second < 0:
+            raise InvalidRequest(f"bytes a second cannot be {self.bytes_per_second}")
+
+    def begin(self, stage: str, messages_total: int = 0) -> None:
+        """The next stage begins."""
+        self.stage, self.messages, self.messages_total = stage, 0, messages_total
+        self._tell()
+
+    def advance(self, messages: int, size: int) -> None:
+        """So much was copied."""
+        self.messages += messages
+        self.bytes += size
+        self._tell()
+        if self.bytes_per_second:
+            now = time.monotonic()
+            self._free_at = max(self._free_at, now) + size / self.bytes_per_second
+            time.sleep(self._free_at - now)
+
+    def _tell(self) -> None:
+        self.report(Progress(self.stage, self.messages, self.messages_total, self.bytes))
