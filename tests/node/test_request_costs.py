@@ -5,6 +5,7 @@ messages. Every kind of request of the protocol has its place here, or a test fa
 """
 
 import asyncio
+import json
 import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -288,7 +289,37 @@ def of_users() -> dict[str, list[Worst]]:
     }
 
 
+def of_backups() -> dict[str, list[Worst]]:
+    exported = proto.ExportPartition(topic=TOPIC, partition=2, groups=True, producers=True)
+    wide_record = json.dumps({"id": "0" * 24, "settings": {}, "starts": [0] * 300_000}).encode()
+    restored = proto.RestoreFrames(topic=TOPIC, partition=3)
+    wrong = ["InvalidRequest", "TooLarge"]
+    return {
+        "export_catalog": [Worst(proto.Request(export_catalog=proto.ExportCatalog()))],
+        "export_partition": [Worst(proto.Request(export_partition=exported))],
+        "restore_catalog": [
+            Worst(proto.Request(restore_catalog=proto.RestoreCatalog(content=nested)), wrong)
+            for nested in (b"[" * 900_000, LONG.encode(), b"{}")
+        ],
+        "restore_topic": [
+            Worst(
+                proto.Request(
+                    restore_topic=proto.RestoreTopic(name="r", backup="b", record=wide_record)
+                ),
+                wrong,
+            )
+        ],
+        "restore_frames": [
+            Worst(proto.Request(restore_frames=restored), wrong, [ONE] * FRAMES_MAX)
+        ],
+        "finish_restore": [
+            Worst(proto.Request(finish_restore=proto.FinishRestore(topic=TOPIC))),
+        ],
+    }
+
+
 WORST: dict[str, list[Worst]] = {
+    **of_backups(),
     **of_topics(),
     **of_users(),
     **of_messages(),

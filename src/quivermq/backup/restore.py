@@ -23,9 +23,10 @@ from quivermq.backup.manifest import (
 )
 from quivermq.backup.pace import Pace
 from quivermq.backup.verify import verify_backup
-from quivermq.batches import MIB, Frame
+from quivermq.batches import MIB, Frame, FrameKind, Index
 from quivermq.client import BackupAccess
 from quivermq.errors import Corrupt, InvalidRequest, TopicExists
+from quivermq.queue import ProducerTable, restored_producers_command
 
 REQUEST_BYTES: Final = 4 * MIB
 """Batches that are restored by one request; one by itself may be larger."""
@@ -165,18 +166,22 @@ class RestoreRun:
     def _restore_topic(self, target: Target) -> None:
         self._pace.begin(f"restoring {target.name}", target.topic.messages)
         for number, partition in enumerate(target.topic.partitions):
-            self._restore_state(target, number, self._manifest.groups, partition.groups)
-            if self._is_whole:
-                # Elsewhere their ids are those of other producers.
-                producers = self._manifest.producers
-                self._restore_state(target, number, producers, partition.producers)
+            for command in self._commands(self._manifest.groups, partition.groups):
+                self._access.restore_frames(target.name, target.id, number, [command])
             self._restore_messages(target, number, partition)
+            for command in self._producers(partition):
+                self._access.restore_frames(target.name, target.id, number, [command])
 
-    def _restore_state(
-        self, target: Target, number: int, file: StoredFile, section: Section
-    ) -> None:
-        for frame in read_frames(self._folder.path(file.name), section.at, section.bytes):
-            self._access.restore_frames(target.name, target.id, number, [frame])
+    def _commands(self, file: StoredFile, section: Section) -> Iterator[Frame]:
+        return read_frames(self._folder.path(file.name), section.at, section.bytes)
+
+    def _producers(self, partition: PartitionBackup) -> Iterator[Frame]:
+        """The table of producers. In a cluster that has producers of its own, their ids stand for
+        others: there it is an empty one."""
+        if self._is_whole:
+            yield from self._commands(self._manifest.producers, partition.producers)
+        else:
+            yield Frame.of(FrameKind.COMMAND, restored_producers_command(ProducerTable().pack()))
 
     def _restore_messages(self, target: Target, number: int, partition: PartitionBackup) -> None:
         at = self._access.position(target.name, target.id, number).end
@@ -202,7 +207,7 @@ class RestoreRun:
             if file.end > at:
                 for frame in read_frames(self._folder.path(file.name)):
                     if frame.header.base_offset >= at:
-                        yield frame
+                        yield frame if self._is_whole else without_producer(frame)
 
     def _compare(self, target: Target) -> None:
         """Read everything back from the cluster."""
@@ -229,19 +234,13 @@ class RestoreRun:
                 at = frame.header.next_offset
 
 
+def without_producer(frame: Frame) -> Frame:
+    """As if no producer had numbered it."""
+    header = frame.header._replace(producer_id=0, producer_epoch=0, sequence=0)
+    return Frame(header, frame.body)
+
+
 def is_same(one: Frame, other: Frame) -> bool:
-    """Whether two batches are the same to those who read them: the same body at the same place,
-    with the same times and priority. Where it stands in a Raft log, and which producer sent it, is
-    the business of a cluster."""
-    return one.body == other.body and _bare(one) == _bare(other)
-
-
-def _bare(frame: Frame) -> tuple[int, ...]:
-    header = frame.header._replace(
-        term=0,
-        index=0,  # type: ignore[arg-type]
-        producer_id=0,
-        producer_epoch=0,
-        sequence=0,
-    )
-    return tuple(header)
+    """Whether two batches are the same but for their places in a Raft log."""
+    headers = [frame.header._replace(term=0, index=Index(0)) for frame in (one, other)]
+    return one.body == other.body and headers[0] == headers[1]

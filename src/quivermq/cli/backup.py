@@ -27,7 +27,7 @@ from quivermq.quantities import format_size
 
 app = typer.Typer(add_completion=False)
 
-Rate = Annotated[int, size_option("Copy at most so many bytes a second.", "--rate", none=True)]
+Rate = Annotated[int | None, size_option("Copy at most so many bytes a second.", "--rate")]
 
 
 @app.command()
@@ -37,7 +37,7 @@ def backup(
         bool,
         typer.Option("--verify", help="Take no backup: check every byte of the one in TO."),
     ] = False,
-    rate: Rate = 0,
+    rate: Rate = None,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
@@ -54,7 +54,7 @@ def backup(
     with connect(servers, timeout) as client, show_progress(quiet=as_json) as report_progress:
         from quivermq.client import BackupAccess  # noqa: PLC0415 - loads the whole client
 
-        pace = Pace(report_progress, bytes_per_second=rate)
+        pace = Pace(report_progress, bytes_per_second=rate or 0)
         report = take_backup(BackupAccess(client), to, pace=pace)
     manifest = report.manifest
     if as_json:

@@ -35,7 +35,7 @@ def restore(
     no_users: Annotated[
         bool, typer.Option("--no-users", help="Do not bring back users and their grants.")
     ] = False,
-    rate: Rate = 0,
+    rate: Rate = None,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
@@ -50,7 +50,7 @@ def restore(
     with connect(servers, timeout) as client, show_progress(quiet=as_json) as report_progress:
         from quivermq.client import BackupAccess  # noqa: PLC0415 - loads the whole client
 
-        pace = Pace(report_progress, bytes_per_second=rate)
+        pace = Pace(report_progress, bytes_per_second=rate or 0)
         report = restore_backup(BackupAccess(client), source, options, pace=pace)
     if as_json:
         print_json(

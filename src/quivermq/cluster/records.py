@@ -189,8 +189,8 @@ class Placement:
     """Members of targets that were given up: they may have joined by then, so they keep their
     data until the move is over."""
     others: dict[str, Any] = field(default_factory=dict, hash=False)
-    start: int = 0
-    """The offset of its first message, for founders: of a restored partition that of its backup."""
+    start: int | None = None
+    """Of a restored partition: the offset of its first message, for its founders."""
 
     @property
     def planned(self) -> tuple[int, ...]:
@@ -205,7 +205,7 @@ class Placement:
             value["target"] = list(self.target)
         if self.leaving:
             value["leaving"] = list(self.leaving)
-        if self.start:
+        if self.start is not None:
             value["start"] = self.start
         return value
 
@@ -219,7 +219,7 @@ class Placement:
         founders, target, leaving = (
             () if members is None else _members(members) for members in lists
         )
-        start = _integer({"start": 0, **found}, "start")
+        start = _integer(found, "start") if "start" in found else None
         return cls(replicas, founders, target, leaving, _others(found, _PLACEMENT), start)
 
 

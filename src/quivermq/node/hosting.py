@@ -39,8 +39,8 @@ class Wanted(NamedTuple):
     founders: tuple[int, ...]
     is_preferred: bool = False
     """Whether it should lead, if no other replica does."""
-    start: int = 0
-    """The offset of the first message, if it has to be made."""
+    start: int | None = None
+    """Of a restored partition: the offset of its first message, if its log has to be made."""
 
 
 class Hosting:

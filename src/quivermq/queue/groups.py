@@ -15,6 +15,7 @@ from typing import Any, Final
 from quivermq.batches import Buffer
 from quivermq.errors import BrokenInvariant, UnsupportedFormat
 from quivermq.intervals import Interval, IntervalSet
+from quivermq.names import check_group_name
 from quivermq.queue.columns import ColumnReader, column
 from quivermq.queue.delayed import LAST_KEY, Delayed, DueKey
 from quivermq.queue.group import DELAYED, Group
@@ -339,14 +340,24 @@ class Groups:
             after = number
         return found, 0
 
+    def check(self) -> None:
+        """Raise unless each group is in order by itself, whatever its partition holds."""
+        any_end = PriorityIndex()
+        any_end.end = NO_OFFSET
+        for group in self.by_name.values():
+            check_group_name(group.name)
+            group.validate(any_end)
+
     def adopt(self, part: "Groups", begin: int) -> None:
         """Take over groups of a backup, in a partition that holds messages from `begin` on."""
         self.next_number = max(self.next_number, part.next_number)
         for start, end in part.cancelled:
             self.cancelled.add(start, end)
         for number, group in part.by_number.items():
-            known = self.by_number.get(number)
-            group.counted_bytes = known.counted_bytes if known is not None else 0
+            for known in (self.by_name.get(group.name), self.by_number.get(number)):
+                if known is not None and known.number in self.by_number:
+                    self._drop(known.number)
+            group.counted_bytes = 0
             self.by_name[group.name] = self.by_number[number] = group
             self._owned.add(number)
             self.count(group)

@@ -67,7 +67,7 @@ def check_restored(body: Buffer) -> None:
     view = memoryview(body)
     try:
         if view[0] == Command.RESTORED_GROUPS:
-            Groups.unpack(view[1:])
+            Groups.unpack(view[1:]).check()
         elif view[0] == Command.RESTORED_PRODUCERS:
             ProducerTable.unpack(view[1:]).validate()
         else:
@@ -85,21 +85,21 @@ class Partition:
     """Everything that the entries of a partition have led to so far."""
 
     def __init__(
-        self, applied_index: Index = Index(0), term: int = 0, start: Offset = Offset(0)
+        self, applied_index: Index = Index(0), term: int = 0, start: Offset | None = None
     ) -> None:
-        """`start`: the offset of the first message to come."""
+        """With a `start`, a partition to be restored, whose first message has that offset."""
         self.applied_index = applied_index
         self.term = term
-        self.next_offset = start
+        self.next_offset = start or Offset(0)
         self.timestamp_ms = 0
         self.digest = 0
         """A running hash over all that was applied: replicas that differ here have diverged."""
         self.settings = TopicSettings()
-        self.producers = ProducerTable()
+        self.producers = ProducerTable(is_restoring=start is not None)
         self.catalog = Catalog()
         self.groups = Groups()
         self.priority_index = PriorityIndex()
-        self.priority_index.trim(start)
+        self.priority_index.trim(self.next_offset)
 
     def apply(self, frame: Frame) -> bool:
         """Take in the next committed entry; False if it came too late to have an effect."""

@@ -26,6 +26,7 @@ from quivermq.errors import (
     BrokenInvariant,
     Fenced,
     OutOfSequence,
+    Overloaded,
     SequenceReused,
     StoredBefore,
 )
@@ -52,6 +53,8 @@ class Bounds(NamedTuple):
 BOUNDS: Final = Bounds()
 
 _COUNTS: Final = Struct("<IQ")
+_RESTORING: Final = 1 << 63
+"""The highest bit of the number of those that were forgotten."""
 _PRODUCER_BYTES: Final = 24
 _STORED: Final = Struct("<QIQQI")
 _STORED_BYTES: Final = _STORED.size
@@ -133,8 +136,11 @@ def check_sequence(
 class ProducerTable:
     """All producers that a partition remembers, least recently used first."""
 
-    def __init__(self, bounds: Bounds | None = None) -> None:
+    def __init__(self, bounds: Bounds | None = None, *, is_restoring: bool = False) -> None:
         self._bounds = bounds or BOUNDS
+        self.is_restoring = is_restoring
+        """Batches of a backup are stored: they were recorded where they were first stored, in the
+        table that takes the place of this one when all of them are here."""
         self._known: OrderedDict[int, ProducerState] = OrderedDict()
         # Those whose windows can shrink, in the same order.
         self._wide: OrderedDict[int, ProducerState] = OrderedDict()
@@ -165,6 +171,8 @@ class ProducerTable:
     def check(self, header: Header) -> bool:
         """Whether a batch comes next, by what is remembered; as `check_sequence`."""
         known = self._known.get(header.producer_id)
+        if self.is_restoring:
+            raise Overloaded("the producers of this partition are being restored; try again")
         if known is None:
             return check_sequence(header, 0, 0, may_be_forgotten=self._forgotten > 0)
         return check_sequence(header, known.epoch, known.next_sequence)
@@ -194,7 +202,7 @@ class ProducerTable:
     def record(self, header: Header) -> None:
         """A batch is applied. It was checked before it was proposed, so it comes next."""
         producer_id = header.producer_id
-        if not producer_id:
+        if not producer_id or self.is_restoring:
             return
         known = self._known.get(producer_id)
         if known is None or header.producer_epoch > known.epoch:
@@ -272,12 +280,15 @@ class ProducerTable:
             *(each.epoch for each in known),
             *(size // _STORED_BYTES for size in map(len, windows)),
         )
-        return b"".join((_COUNTS.pack(len(windows), self._forgotten), columns, *windows))
+        forgotten = self._forgotten | (_RESTORING if self.is_restoring else 0)
+        return b"".join((_COUNTS.pack(len(windows), forgotten), columns, *windows))
 
     @classmethod
     def unpack(cls, data: memoryview, bounds: Bounds | None = None) -> "ProducerTable":
         producers = cls(bounds)
-        count, producers._forgotten = _COUNTS.unpack_from(data)
+        count, forgotten = _COUNTS.unpack_from(data)
+        producers._forgotten = forgotten & ~_RESTORING
+        producers.is_restoring = bool(forgotten & _RESTORING)
         layout = _columns(count)
         columns = layout.unpack_from(data, _COUNTS.size)
         at = _COUNTS.size + layout.size

@@ -184,8 +184,8 @@ class ProposalQueue:
         """Take in a batch of a backup, or a command that restores; answers at once if the batch
         is there. Nothing else may be proposed before all of it is.
 
-        A batch keeps its offset and its time. Its producer is left out: its numbers have a
-        meaning only beside the table of producers, which is restored as a whole.
+        A batch keeps its offset, its time, and the number of its producer, which is not checked:
+        the table of producers is restored as a whole.
         """
         header = frame.header
         self._check_room()
@@ -209,8 +209,7 @@ class ProposalQueue:
                 expected=expected,
             )
         check_batch(frame, self._settings.limits)
-        bare = header._replace(producer_id=0, producer_epoch=0, sequence=0)
-        self._wait(token, Frame(bare, frame.body), header.timestamp_ms)
+        self._wait(token, frame, header.timestamp_ms)
         return None
 
     def admit_command(self, token: Token, frame: Frame, now_ms: int) -> None:

@@ -100,11 +100,11 @@ def found_log(
     return Log.create(disk, folder, log_id, settings, founding_checkpoint(members))
 
 
-def founding_checkpoint(members: Sequence[int], start: int = 0) -> Checkpoint:
-    """The checkpoint that all founding members of a partition start from; its first message gets
-    the offset `start`."""
+def founding_checkpoint(members: Sequence[int], start: int | None = None) -> Checkpoint:
+    """The checkpoint that all founding members of a partition start from. With a `start`, of one
+    to be restored, whose first message has that offset."""
     configuration = Configuration(voters=tuple(sorted(members)))
-    partition = Partition(Index(1), FOUNDING_TERM, Offset(start))
+    partition = Partition(Index(1), FOUNDING_TERM, None if start is None else Offset(start))
     return ReplicaState(configuration, partition).checkpoint()
 
 

@@ -32,7 +32,7 @@ from quivermq.queue import Groups, restored_groups_command, restored_producers_c
 from quivermq.replica import Replica, Result
 from quivermq.wire import check_answer, proto
 
-_PART_BYTES: Final = 4 * MIB
+_PART_BYTES: Final = MIB
 """Groups that are exported in one answer; one by itself may be larger."""
 _ANSWER_BYTES: Final = 16 * MIB
 _FOUNDED_S: Final = 5.0
