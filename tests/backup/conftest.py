@@ -1,8 +1,10 @@
 """A broker to back up, and an empty one to restore into."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,17 @@ from quivermq.client import BackupAccess
 from tests.client.brokers import BrokerThread
 
 _numbers = count()
+
+
+@contextmanager
+def running(folder: Path, **settings: Any) -> Iterator[BrokerThread]:
+    """A broker that is stopped also by a test that fails: its thread would outlive the process."""
+    broker = BrokerThread(folder, **settings)
+    try:
+        yield broker
+    finally:
+        if broker._thread.is_alive():
+            broker.stop()
 
 
 @pytest.fixture

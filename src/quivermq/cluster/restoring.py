@@ -78,35 +78,47 @@ def restore_topic(
         raise TopicExists(
             f"topic {name!r} exists: restore it under another name (--as), or delete it first"
         )
+    try:
+        topic = _created(view, name, record, cluster_id, fresh_id, partitions_max)
+        topic = _with_starts(topic, record["starts"], backup)
+    except Corrupt as error:
+        raise InvalidRequest(f"topic {name!r} cannot be restored: {error}") from error
+    # Settings that only other builds know come back too.
+    topic = replace(topic, settings=record["settings"] | topic.settings)
+    note = {"name": name, "backup": backup}
+    return Edit({topic.key: topic.to_json(), RESTORED_PREFIX + topic.id: note})
+
+
+def _created(
+    view: View,
+    name: str,
+    record: Mapping[str, Any],
+    cluster_id: str,
+    fresh_id: str,
+    partitions_max: int,
+) -> Topic:
     starts, settings, topic_id = record.get("starts"), record.get("settings"), record.get("id")
-    if not (isinstance(starts, list) and isinstance(settings, dict) and isinstance(topic_id, str)):
-        raise InvalidRequest(f"the record of topic {name!r} lacks starts, settings or id")
+    replication = record.get("replication")
+    if not (starts and isinstance(starts, list) and isinstance(topic_id, str)):
+        raise Corrupt("its record lacks the starts of partitions, or its id")
+    if not isinstance(settings, dict) or type(replication) is not int:
+        raise Corrupt("its record lacks settings or replication")
     is_usable = cluster_id not in {"", view.cluster.id if view.cluster else ""} and not (
         topic_id in view.topics_by_id or RESTORED_PREFIX + topic_id in view.values
     )
-    replication = record.get("replication")
     edit = create_topic(
         view,
         name,
         topic_id=topic_id if is_usable else fresh_id,
         partitions=len(starts),
-        replication=min(replication if isinstance(replication, int) else 1, len(view.serving)),
+        replication=min(replication, len(view.serving)),
         settings=settings_of(settings),
         leader_settings={one.name: record[one.name] for one in LEADER_ONLY if one.name in record},
         partitions_max=partitions_max,
         internal=name.startswith("_"),
     )
-    if edit is None:
-        return None
-    (created,) = edit.put.values()
-    try:
-        topic = _with_starts(Topic.from_json(created), starts, backup)
-    except Corrupt as error:
-        raise InvalidRequest(f"topic {name!r} cannot be restored: {error}") from error
-    # Settings that only other builds know come back too.
-    topic = replace(topic, settings=settings | topic.settings)
-    note = {"name": name, "backup": backup}
-    return Edit({topic.key: topic.to_json(), RESTORED_PREFIX + topic.id: note})
+    # There is none of this name, so there is an edit.
+    return Topic.from_json(next(iter(edit.put.values())) if edit else None)
 
 
 def _with_starts(topic: Topic, starts: list[Any], backup: str) -> Topic:

@@ -31,6 +31,8 @@ logger = logging.getLogger("quivermq.audit")
 _REFUSALS_PER_SECOND: Final = 10
 _REFUSALS_BURST: Final = 100
 _DETAIL_CHARACTERS_MAX: Final = 2_000
+_LEFT_OUT: Final = frozenset({"content", "record"})
+"""Of restores: what a backup holds, the digests of tokens among it."""
 _SETTINGS: Final = TopicSettings(retention_ms=90 * 24 * 3600 * 1000, retention_bytes=256 << 20)
 _REFUSED: Final = frozenset({"Unauthenticated", "Forbidden"})
 
@@ -62,7 +64,8 @@ class AuditLog:
             self._left_out += 1
             return
         if kind in AUDITED:
-            detail = MessageToDict(getattr(request, kind), preserving_proto_field_name=True)
+            found = MessageToDict(getattr(request, kind), preserving_proto_field_name=True)
+            detail = {name: value for name, value in found.items() if name not in _LEFT_OUT}
         else:
             detail = {"wanted": str(wanted_by(request))}
         self._add(caller, kind, code or "ok", detail)
