@@ -129,6 +129,17 @@ def test_two_backups_into_one_folder_at_a_time_are_refused(
     assert place.loaded() == taken
 
 
+def test_files_that_are_gone_or_were_cut_are_copied_again(
+    taken: Manifest, broker: BrokerThread, folder: Path
+) -> None:
+    files = {topic.name: folder / topic.partitions[0].files[0].name for topic in taken.topics}
+    files["orders"].unlink()
+    files["other"].write_bytes(files["other"].read_bytes()[:-1])
+    with quivermq.connect(broker.address) as client:
+        assert take_backup(BackupAccess(client), folder).messages_new == 40
+    assert not verify_backup(BackupFolder(folder)).damages
+
+
 def test_a_cluster_that_lost_messages_does_not_replace_a_backup_that_has_them(
     broker: BrokerThread, folder: Path
 ) -> None:

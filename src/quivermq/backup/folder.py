@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from quivermq.backup.frame_file import TEMPORARY, write_durably
-from quivermq.backup.manifest import Manifest, MessagesFile, Section
+from quivermq.backup.manifest import Manifest, MessagesFile, Section, StoredFile
 from quivermq.batches import Frame
 from quivermq.errors import Corrupt, InvalidRequest, QuiverError, StorageFailed, UnsupportedFormat
 
@@ -31,6 +31,11 @@ class BackupFolder:
 
     def path(self, name: str) -> Path:
         return self.root / name
+
+    def has(self, file: StoredFile) -> bool:
+        """Whether a file is there, in its size; what is in it is not looked at."""
+        path = self.path(file.name)
+        return path.is_file() and path.stat().st_size == file.bytes
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final
 
@@ -211,6 +212,8 @@ class BackupRun:
         """Files that hold messages of it already, also of a backup that was not finished."""
         known = self._previous and self._previous.partition(place.topic_id, place.partition)
         files = [file for file in known.files if file.end > place.start] if known else []
+        # One that is gone, or was cut, is copied again, with all behind it.
+        files = list(takewhile(self._folder.has, files))
         if known and known.end > place.end:
             raise InvalidRequest(
                 f"{place.topic}/{place.partition} ends at {place.end:,}, and the backup in "
