@@ -44,7 +44,7 @@ def restore(
 
     Messages get the offsets and times that they had; groups go on where they were; users keep
     their tokens. The backup is verified first, and what was stored is read back and compared before
-    clients may use it. A restore that was stopped goes on when you run it again. Needs admin rights.
+    clients may use it. One that was stopped goes on when you run it again. Needs admin rights.
     """
     options = RestoreOptions(topic=topic, new_name=new_name, users=not no_users)
     with connect(servers, timeout) as client, show_progress(quiet=as_json) as report_progress:
