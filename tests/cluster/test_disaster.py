@@ -1,5 +1,5 @@
 """All data directories of a cluster are deleted under load, and a backup is restored into another
-one, of which a broker is killed meanwhile."""
+one, of which a broker is missing at first."""
 
 import shutil
 import threading
@@ -88,6 +88,13 @@ def until_loaded(load: Load, messages: int) -> None:
         time.sleep(0.01)
 
 
+def until_in_sync(client: quivermq.Client) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while any(len(one.in_sync) < 3 for one in client.topic("orders").partitions):
+        assert time.monotonic() < deadline, client.topic("orders").partitions
+        time.sleep(0.05)
+
+
 def test_a_cluster_comes_back_from_a_backup_after_all_its_disks_are_lost(tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     with Cluster(data_dir=tmp_path / "doomed", settings=FAST) as doomed:
@@ -110,10 +117,13 @@ def test_a_cluster_comes_back_from_a_backup_after_all_its_disks_are_lost(tmp_pat
     assert not verify_backup(BackupFolder(folder)).damages
 
     with Cluster(settings=FAST) as reborn, reborn.connect(timeout=30.0) as client:
-        killing = threading.Timer(0.3, lambda: (reborn.nodes[2].kill(), reborn.nodes[2].start()))
-        killing.start()
+        # It is away when the topics are created, and comes while they are filled.
+        reborn.nodes[2].kill()
+        starting = threading.Timer(0.5, reborn.nodes[2].start)
+        starting.start()
         restore_backup(BackupAccess(client), folder)
-        killing.join()
+        starting.join()
+        until_in_sync(client)
         found = seen(client)
         assert {place: message.value for place, message in found.items() if place in stored} == (
             stored
