@@ -126,7 +126,24 @@ def test_groups_go_on_where_they_were(
     assert not polled(empty, "orders", "work")
 
 
-def test_what_was_leased_comes_again_after_its_visibility_and_can_still_be_acked(
+def test_a_sticky_group_goes_on_at_what_it_committed(
+    source: quivermq.Client, from_source: BackupAccess, empty: quivermq.Client,
+    to_empty: BackupAccess, folder: Path,
+) -> None:  # fmt: skip
+    source.create_topic("orders")
+    for n in range(10):
+        source.produce("orders", b"%d" % n)
+    # More lives than the next cluster will have had: its epochs are below those of the backup.
+    for _ in range(3):
+        with source.consumer("orders", "sticky") as member:
+            assert len(member.poll(max_messages=2, wait=PATIENCE_S)) == 2
+    take_backup(from_source, folder)
+    restore_backup(to_empty, folder)
+    with empty.consumer("orders", "sticky") as member:
+        assert next(message.value for message in member.poll(wait=PATIENCE_S)) == b"6"
+
+
+def test_what_was_leased_comes_again_after_its_visibility(
     source: quivermq.Client, from_source: BackupAccess, empty: quivermq.Client,
     to_empty: BackupAccess, folder: Path,
 ) -> None:  # fmt: skip
