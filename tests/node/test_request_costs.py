@@ -286,6 +286,14 @@ def of_users() -> dict[str, list[Worst]]:
         ],
         "remove_user": [Worst(proto.Request(remove_user=proto.RemoveUser(name=LONG)), wrong)],
         "list_users": [Worst(proto.Request(list_users=proto.ListUsers()))],
+        "list_user_records": [
+            Worst(
+                proto.Request(
+                    list_user_records=proto.ListUserRecords(fingerprint=LONG.encode()),
+                ),
+                ["Forbidden"],
+            )
+        ],
     }
 
 
