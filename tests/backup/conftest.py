@@ -18,7 +18,7 @@ _numbers = count()
 @contextmanager
 def running(folder: Path, **settings: Any) -> Iterator[BrokerThread]:
     """A broker that is stopped also by a test that fails: its thread would outlive the process."""
-    broker = BrokerThread(folder, **settings)
+    broker = BrokerThread(folder, **{"events": False, **settings})
     try:
         yield broker
     finally:
@@ -34,7 +34,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[quivermq.Client]:
     """A client of a broker whose logs have small segments, which retention drops soon."""
-    broker = BrokerThread(tmp_path / "source", segment_bytes=65_536, retention_interval_ms=20)
+    broker = BrokerThread(
+        tmp_path / "source", segment_bytes=65_536, retention_interval_ms=20, events=False
+    )
     with quivermq.connect(broker.address) as client:
         yield client
     broker.stop()
@@ -43,7 +45,7 @@ def source(tmp_path: Path) -> Iterator[quivermq.Client]:
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[quivermq.Client]:
     """A client of another cluster, without topics."""
-    broker = BrokerThread(tmp_path / f"empty-{next(_numbers)}")
+    broker = BrokerThread(tmp_path / f"empty-{next(_numbers)}", events=False)
     with quivermq.connect(broker.address) as client:
         yield client
     broker.stop()

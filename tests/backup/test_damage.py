@@ -22,7 +22,7 @@ from tests.client.brokers import BrokerThread
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
-    started = BrokerThread(tmp_path_factory.mktemp("damage"))
+    started = BrokerThread(tmp_path_factory.mktemp("damage"), events=False)
     with quivermq.connect(started.address) as client:
         for name in ("orders", "other"):
             client.create_topic(name)

@@ -13,7 +13,7 @@ from tests.client.brokers import BrokerThread
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
-    started = BrokerThread(tmp_path_factory.mktemp("cli"))
+    started = BrokerThread(tmp_path_factory.mktemp("cli"), events=False)
     with quivermq.connect(started.address) as client:
         client.create_topic("orders", partitions=2)
         client.produce_many("orders", [b"x" * 100] * 50)
