@@ -9,6 +9,7 @@ import pytest
 
 from quivermq.batches import DEFAULT_LIMITS, Buffer, encode_batch
 from quivermq.errors import QuiverError
+from quivermq.node import Counters
 from quivermq.transports import client_connections
 from quivermq.transports.session import Session, SessionSettings
 from quivermq.wire import (
@@ -49,6 +50,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.submitted: list[proto.Request] = []
+        self.counters = Counters()
 
     def submit(self, request: proto.Request, *_: object) -> None:
         self.submitted.append(request)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from quivermq.node.broker import Broker
     from quivermq.node.callers import BROKER, Caller, bearer_token
     from quivermq.node.cluster_secret import Challenge
-    from quivermq.node.counters import Counters, Histogram
+    from quivermq.node.counters import Counters, DoorTraffic, Histogram
     from quivermq.node.data_dir import SET_ASIDE, damaged_files
     from quivermq.node.disk_thread import DiskThread
     from quivermq.node.exposure import check_exposure
@@ -39,6 +39,7 @@ _PLACES = {
     "Caller": "callers",
     "Challenge": "cluster_secret",
     "Counters": "counters",
+    "DoorTraffic": "counters",
     "DiskThread": "disk_thread",
     "GarbagePolicy": "garbage",
     "Gateway": "gateway.gateway",
@@ -73,6 +74,7 @@ __all__ = [
     "Challenge",
     "Counters",
     "DiskThread",
+    "DoorTraffic",
     "GarbagePolicy",
     "Gateway",
     "Histogram",

@@ -11,6 +11,7 @@ from quivermq.node.loop_watch import Stalls
 SECONDS: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 )  # fmt: skip
+DOORS: Final = ("tcp", "http", "grpc")
 
 
 class Histogram:
@@ -59,6 +60,28 @@ class Shares:
 
 
 @dataclass(slots=True)
+class DoorTraffic:
+    """What came through one transport."""
+
+    requests: int = 0
+    refused: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """By the code of the error, of which there are a few dozen."""
+    peers: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Open calls by connection, where a library has the connections and tells nothing of them."""
+
+    def enter(self, peer: str) -> None:
+        """A call begins."""
+        self.requests += 1
+        self.peers[peer] += 1
+
+    def leave(self, peer: str) -> None:
+        """It is over."""
+        self.peers[peer] -= 1
+        if not self.peers[peer]:
+            del self.peers[peer]
+
+
+@dataclass(slots=True)
 class Counters:
     """All counters of a broker since it started."""
 
@@ -74,11 +97,17 @@ class Counters:
     """By topic, partition and group, of partitions that exist."""
     produce_seconds: Histogram = field(default_factory=Histogram)
     fsync_seconds: Histogram = field(default_factory=Histogram)
+    throttled: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Polls that got nothing because of the topic's rate limit, by topic."""
+    doors: dict[str, DoorTraffic] = field(
+        default_factory=lambda: {door: DoorTraffic() for door in DOORS}
+    )
     overloaded: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
     """Requests that were refused for lack of a token, a grant or room, by code."""
     connections: int = 0
     requests: int = 0
+    """Of all doors to the service; one request of HTTP or gRPC may become several."""
     forwarded: int = 0
     stalls: Stalls = field(default_factory=Stalls)
 
@@ -88,6 +117,9 @@ class Counters:
             self.gone.add(self.traffic.pop(name))
         for place in [place for place in self.shares if place[:2] not in partitions]:
             del self.shares[place]
+        topics = {topic for topic, _ in partitions}
+        for topic in [topic for topic in self.throttled if topic not in topics]:
+            del self.throttled[topic]
 
     def total_traffic(self) -> Traffic:
         """Of all partitions that there ever were."""

@@ -100,7 +100,7 @@ class Service:
         self._bulky: dict[str, Bulky] = {}
         self._storing: dict[str, StoreHandler] = {}
         self._forwarder = forwarder
-        self._counters = counters
+        self._counters = self.counters = counters
         self._timeout_s = timeout_s
         self._has_left = has_left
         self._catch_up = catch_up

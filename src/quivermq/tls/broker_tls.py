@@ -202,6 +202,11 @@ class BrokerTls:
             logger.info("%s", text)
             self.on_loaded("certificates_loaded", text)
 
+    @property
+    def expires_s(self) -> float:
+        """When the certificate expires: seconds since 1970."""
+        return self._contexts.expires_s
+
     def _warn_of_expiry(self) -> None:
         left_s, now = self._contexts.expires_s - time.time(), time.monotonic()
         if left_s < _WARN_BEFORE_S and now - self._warned_at > _WARN_AGAIN_S:

@@ -5,6 +5,8 @@ small parts, with a breath between, so that no tick of a broker with thousands o
 """
 
 import asyncio
+import logging
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -24,6 +26,8 @@ from quivermq.cluster import node_of
 from quivermq.node import Broker, Gateway, Histogram, Host, HostedReplica
 from quivermq.raft import Role
 
+logger = logging.getLogger("quivermq.metrics")
+
 STOPPED: Final = 0
 LEARNER: Final = 1
 FOLLOWER: Final = 2
@@ -39,6 +43,10 @@ _ROLES: Final = {
 }
 
 _SAMPLES_AT_ONCE: Final = 250
+_BEHIND: Final = 1_000
+"""A replica that lacks more entries than this is no copy to rely on."""
+_DISK_S: Final = 0.2
+"""A disk that does not tell its space by then is slow; the rest is told without it."""
 
 Labels = dict[str, str]
 Value = tuple[Labels, float]
@@ -53,24 +61,42 @@ class _HostCollector(Collector):
         self._node = {"node": str(host.node_id)}
 
     def collect(self) -> Iterator[Metric]:
+        yield from self._doors()
         yield from self._whole_host()
+
+    def _doors(self) -> Iterator[Metric]:
+        counters = self._host.counters
+        connections = {
+            "tcp": counters.connections,
+            "http": self._http_connections(),
+            "grpc": len(counters.doors["grpc"].peers),
+        }
+        yield _gauge(
+            "quiver_connections",
+            "Clients that are connected; by gRPC, those with an open call.",
+            [({**self._node, "transport": door}, n) for door, n in connections.items()],
+        )
+        yield _counter(
+            "quiver_requests",
+            "Requests of clients, and of brokers in their place.",
+            [
+                ({**self._node, "transport": door}, passed.requests)
+                for door, passed in counters.doors.items()
+            ],
+        )
+        yield _counter(
+            "quiver_refused",
+            "Requests and connections that were answered with an error.",
+            [
+                ({**self._node, "code": code, "transport": door}, count)
+                for door, passed in counters.doors.items()
+                for code, count in passed.refused.items()
+            ],
+        )
 
     def _whole_host(self) -> Iterator[Metric]:
         counters = self._host.counters
-        yield _gauge(
-            "quiver_connections",
-            "Clients that are connected.",
-            [
-                ({**self._node, "transport": "tcp"}, counters.connections),
-                ({**self._node, "transport": "http"}, self._http_connections()),
-            ],
-        )
         for name, text, count in (
-            (
-                "quiver_requests",
-                "Requests of clients, and of brokers in their place.",
-                counters.requests,
-            ),
             (
                 "quiver_forwarded",
                 "Requests passed on to the broker that leads.",
@@ -112,6 +138,7 @@ class GatewayCollector(_HostCollector):
         self._gateway = gateway
 
     def collect(self) -> Iterator[Metric]:
+        yield from self._doors()
         yield from self._whole_host()
         yield self._plain_gauge(
             "quiver_gateway_open_requests",
@@ -123,9 +150,12 @@ class GatewayCollector(_HostCollector):
 class BrokerCollector(_HostCollector):
     """All metrics of one broker; its families are made one by one, as they are asked for."""
 
-    def __init__(self, broker: Broker, http_connections: Callable[[], int]) -> None:
+    def __init__(
+        self, broker: Broker, http_connections: Callable[[], int], space: "DiskSpace"
+    ) -> None:
         super().__init__(broker, http_connections)
         self._broker = broker
+        self._space = space
 
     def collect(self) -> Iterator[Metric]:
         yield from self._traffic()
@@ -134,7 +164,9 @@ class BrokerCollector(_HostCollector):
         yield from self._consensus()
         yield from self._partitions()
         yield from self._peers()
+        yield from self._doors()
         yield from self._whole_host()
+        yield from self._machine()
 
     def _traffic(self) -> Iterator[Metric]:
         for name, text, attribute in (
@@ -256,6 +288,11 @@ class BrokerCollector(_HostCollector):
                 sum(hosted.was_serving for hosted in replicas),
             ),
             (
+                "quiver_partitions_under_replicated",
+                "Partitions led here of which a replica is out of reach, or far behind.",
+                sum(self._is_under_replicated(hosted) for hosted in replicas),
+            ),
+            (
                 "quiver_partitions_asleep",
                 "Replicas whose groups are idle and cost nothing.",
                 sum(hosted.replica.is_asleep for hosted in replicas),
@@ -288,6 +325,34 @@ class BrokerCollector(_HostCollector):
             "quiver_clock_difference_seconds",
             "How far this machine's clock is ahead of the one that most brokers agree on.",
             broker.scheduler.clock.difference_ms / 1000,
+        )
+
+    def _is_under_replicated(self, hosted: HostedReplica) -> bool:
+        return hosted.replica.is_leader and any(
+            not self._broker.is_alive(node_of(member)) or _lag(hosted, member) > _BEHIND
+            for member in hosted.replica.configuration.members
+            if member != hosted.member
+        )
+
+    def _machine(self) -> Iterator[Metric]:
+        counters, space, tls = self._broker.counters, self._space.last, self._broker.tls
+        for name, text, value in (
+            ("quiver_disk_size_bytes", "The size of the data directory's disk.", space[0]),
+            ("quiver_disk_free_bytes", "What is free there.", space[1]),
+        ):
+            yield _gauge(name, text, [(self._node, value)] if space[0] else [])
+        yield _counter(
+            "quiver_polls_throttled",
+            "Polls that got nothing because of the topic's rate limit.",
+            [
+                ({**self._node, "topic": topic}, count)
+                for topic, count in counters.throttled.items()
+            ],
+        )
+        yield _gauge(
+            "quiver_certificate_expiry_timestamp_seconds",
+            "When the broker's certificate expires, in seconds since 1970.",
+            [(self._node, tls.expires_s)] if tls is not None else [],
         )
 
     def _replicas(self) -> list[HostedReplica]:
@@ -351,9 +416,33 @@ def _texts(family: Metric) -> Iterator[bytes]:
         yield generate_latest(_One(family)).split(b"\n", 2)[2]
 
 
-def _collector_of(host: Host, http_connections: Callable[[], int]) -> Collector:
+class DiskSpace:
+    """Size and free space of a folder's disk, asked for in a thread: a disk may not answer."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._asking: asyncio.Task[None] | None = None
+        self.last = (0, 0)
+        """As it was told last; 0 is unknown."""
+
+    async def look(self) -> None:
+        """Ask again, unless the last question is still open; wait a moment for the answer."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask())
+        await asyncio.wait([self._asking], timeout=_DISK_S)
+
+    async def _ask(self) -> None:
+        try:
+            found = await asyncio.to_thread(shutil.disk_usage, self._folder)
+            self.last = (found.total, found.free)
+        except OSError as error:
+            self.last = (0, 0)
+            logger.debug("the space on disk is not known: %s", error)
+
+
+def _collector_of(host: Host, http_connections: Callable[[], int], space: DiskSpace) -> Collector:
     if isinstance(host, Broker):
-        return BrokerCollector(host, http_connections)
+        return BrokerCollector(host, http_connections, space)
     if isinstance(host, Gateway):
         return GatewayCollector(host, http_connections)
     return _HostCollector(host, http_connections)
@@ -364,7 +453,8 @@ class Metrics:
 
     def __init__(self, host: Host, http_connections: Callable[[], int]) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(_collector_of(host, http_connections))
+        self._space = DiskSpace(host.settings.data_dir)
+        self.registry.register(_collector_of(host, http_connections, self._space))
         ProcessCollector(registry=self.registry)
         self._scraping = asyncio.Lock()
 
@@ -373,6 +463,7 @@ class Metrics:
         parts = []
         # One at a time: many scrapes at once must not follow each other without a breath.
         async with self._scraping:
+            await self._space.look()
             for family in self.registry.collect():
                 for text in _texts(family):
                     parts.append(text)

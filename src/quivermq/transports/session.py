@@ -94,6 +94,7 @@ class Session:
         self._service = service
         self._access = access
         self._hang_up = hang_up
+        self._passed = service.counters.doors[_DOOR]
         self._hello = proto.Request()
         self._protocol = PROTOCOL_MIN
         self._challenge: Challenge | None = None
@@ -256,6 +257,7 @@ class Session:
     def _begin(self, request: proto.Request, found: Packet) -> None:
         # What was parsed waits with the request: it counts as much as batches do.
         number, size = request.id, len(found.envelope) + len(found.batches)
+        self._passed.requests += 1
         if number in self._open:
             self._end(number, InvalidRequest(f"request id {number} is in use"))
         try:
@@ -297,6 +299,8 @@ class Session:
     def _send(self, response: proto.Response, frames: Sequence[Frame]) -> None:
         if self.is_closed:
             return
+        if response.HasField("error"):
+            self._passed.refused[response.error.code] += 1
         envelope = response.SerializeToString()
         if len(envelope) + CHECKSUM_BYTES > BROKER_ENVELOPE_BYTES_MAX:
             # The client would close the connection, and ask again.

@@ -456,6 +456,8 @@ class PollHandler:
 
     def _nothing(self, poll: _OpenPoll) -> Answer:
         throttled_ms = max(0, round(poll.throttled_s * 1000))
+        if throttled_ms:
+            self._counters.throttled[poll.body.topic] += 1
         polled = proto.Polled(throttled_ms=throttled_ms, elsewhere=poll.elsewhere)
         return proto.Response(polled=polled), ()
 

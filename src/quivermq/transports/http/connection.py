@@ -20,9 +20,9 @@ from starlette.types import ASGIApp, Scope
 
 from quivermq.errors import InvalidRequest, Overloaded, QuiverError, TooLarge
 from quivermq.log_context import choose_request_id, new_connection, working_on
-from quivermq.node import Accepted, address_of
+from quivermq.node import Accepted, DoorTraffic, address_of
 from quivermq.transports.http.exchange import Exchange
-from quivermq.transports.http.statuses import error_answer
+from quivermq.transports.http.statuses import REFUSED, error_answer
 from quivermq.wire import error_to_proto
 
 logger = logging.getLogger("quivermq.http")
@@ -69,6 +69,7 @@ class HttpServing:
     limits: HttpLimits
     accepted: "Accepted[HttpConnection]"
     connections: dict["HttpConnection", None] = field(default_factory=dict)
+    passed: DoorTraffic = field(default_factory=DoorTraffic)
     is_closing: bool = False
 
 
@@ -200,6 +201,7 @@ class HttpConnection(asyncio.Protocol):
             raise _Refusal(431, TooLarge(f"headers above {most:,} bytes: send fewer"))
         _check_framing(event, headers)
         scope = _scope(event, headers, self._transport)
+        self._serving.passed.requests += 1
         self._body_bytes = 0
         self._is_head = event.method == b"HEAD"
         self._exchange = exchange = Exchange(self)
@@ -268,6 +270,8 @@ class HttpConnection(asyncio.Protocol):
                 # The application has answered what it can, and logged it.
                 logger.debug("a request failed", exc_info=True)
             finally:
+                if REFUSED in scope["state"]:
+                    self._serving.passed.refused[scope["state"][REFUSED]] += 1
                 if logger.isEnabledFor(logging.DEBUG):
                     _log_answer(scope, exchange.status, self._loop.time() - began)
                 if not (exchange.is_finished or self._is_refused):
@@ -339,6 +343,7 @@ class HttpConnection(asyncio.Protocol):
         if self._transport.is_closing() or self._is_refused:
             return
         self._is_refused = True
+        self._serving.passed.refused[refusal.error.code] += 1
         if self._exchange is None or not (self._exchange.is_started or self._exchange.is_finished):
             request_id = self._request_id or choose_request_id("")
             self._transport.write(refusal_of(refusal.status, refusal.error, request_id))

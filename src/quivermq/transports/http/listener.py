@@ -36,7 +36,12 @@ class HttpListener:
             timeout_s=settings.http_timeout_ms / 1000,
         )
         self._backend = Backend(broker)
-        self.serving = HttpServing(_unready, limits, Accepted(limits.connections_max))
+        self.serving = HttpServing(
+            _unready,
+            limits,
+            Accepted(limits.connections_max),
+            passed=broker.counters.doors["http"],
+        )
         self._listening: asyncio.Server | TlsListener | None = None
 
     async def listen(self, address: str) -> str:

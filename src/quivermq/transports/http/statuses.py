@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from quivermq.errors import (
     ConnectionFailed,
@@ -53,6 +54,9 @@ STATUSES: Final[Mapping[type[QuiverError], int]] = {
     StorageFull: 507,
 }
 """The nearest ancestor counts: whatever is not listed is a failure of the broker."""
+
+REFUSED: Final = "refused"
+"""In the state of a request: the code of the error that answers it."""
 
 _TEXTS: Final = {
     400: "The request makes no sense, or is past a limit.",
@@ -108,9 +112,21 @@ class Json(Response):
         super().__init__(model.model_dump_json(), status)
 
 
+class ErrorJson(Json):
+    """An error; the connection is told its code, which it counts."""
+
+    def __init__(self, error: proto.Error, status: int) -> None:
+        super().__init__(error_answer(error), status)
+        self._code = error.code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"][REFUSED] = self._code
+        await super().__call__(scope, receive, send)
+
+
 def refused(error: proto.Error, status: int, headers: Mapping[str, str] | None = None) -> Json:
     """An error as an answer."""
-    answer = Json(error_answer(error), status)
+    answer = ErrorJson(error, status)
     for name, value in (headers or {}).items():
         answer.headers[name] = value
     return answer
