@@ -43,6 +43,8 @@ BROKER_ENVELOPE_BYTES_MAX: Final = 16 * MIB
 """The largest envelope that a broker may send: maps of large clusters, many letters at once."""
 
 CHUNK_BYTES: Final = 128 * KIB
+_IDLE_BYTES: Final = 2 * KIB
+"""Of a connection on which nothing larger has come yet."""
 # A packet that would fill most of the chunk is not worth copying twice.
 LARGE_BYTES: Final = CHUNK_BYTES // 2
 # What one peer can make us allocate by a claim alone; what a batch of a usual size takes at once.
@@ -83,7 +85,8 @@ class Receiver:
         # Whether packets have checksums; None before the first one.
         self._is_checked: bool | None = None
         # Holds the start of at most one packet, from its first byte on.
-        self._chunk = memoryview(bytearray(CHUNK_BYTES))
+        # Small until something fills it: thousands of connections may say hello and nothing more.
+        self._chunk = memoryview(bytearray(_IDLE_BYTES))
         self._end = 0
         # The packet that has memory of its own: what is allocated, how large it will be, how far
         # it has arrived.
@@ -139,7 +142,10 @@ class Receiver:
             self.packets += 1
             at = stop
         left = end - at
-        if at and left:
+        if end == len(chunk) < CHUNK_BYTES:
+            self._chunk = memoryview(bytearray(CHUNK_BYTES))
+            self._chunk[:left] = chunk[at:end]
+        elif at and left:
             chunk[:left] = chunk[at:end]
         self._end = left
         return packets

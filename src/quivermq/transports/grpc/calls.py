@@ -14,6 +14,7 @@ from quivermq.errors import ConnectionFailed, QuiverError
 from quivermq.log_context import choose_request_id, current_request_id, working_on
 from quivermq.node import Host, end_tasks
 from quivermq.transports.grpc import administration, letters
+from quivermq.transports.grpc.arrivals import read_only_request
 from quivermq.transports.grpc.call import (
     REQUEST_ID,
     Backlogs,
@@ -69,6 +70,7 @@ class Calls:
         self._waiting: dict[asyncio.Task[Any], None] = {}
         self._background: dict[asyncio.Task[None], None] = {}
         self._is_closing = False
+        self._passed = broker.counters.doors[_DOOR]
 
     def methods(self) -> dict[str, Handler]:
         """By the name of the call."""
@@ -103,7 +105,15 @@ class Calls:
             "Fetch": partial(self.until_closing, partial(self._answer, _KINDS["Fetch"], fetch)),
             "Poll": partial(self.until_closing, self._poll),
         }
-        return {name: partial(self.for_caller, each) for name, each in handlers.items()}
+        return {
+            name: partial(self.for_caller, partial(self._with_request, each))
+            for name, each in handlers.items()
+        }
+
+    async def _with_request(self, handler: Handler, _: Any, context: Context) -> Any:
+        """Read the request, once it is known who asks."""
+        limit_s = self.broker.settings.request_timeout_ms / 1000
+        return await handler(await read_only_request(context, limit_s), context)
 
     async def for_caller(self, handler: Handler, request: Any, context: Context) -> Any:
         """Run a handler for the user whose token came with the call."""
@@ -111,6 +121,7 @@ class Calls:
         authorization, peer = authorization_of(metadata), context.peer()
         request_id = choose_request_id(request_id_of(metadata))
         context.set_trailing_metadata(((REQUEST_ID, request_id),))
+        self._passed.enter(peer)
         with working_on(request_id, peer):
             try:
                 async with signed_in(self.broker.access, authorization, host_of(peer), _DOOR):
@@ -121,6 +132,8 @@ class Calls:
                         return await handler(request, context)
             except QuiverError as error:
                 refusal = error
+            finally:
+                self._passed.leave(peer)
             return await self.refuse(context, refusal)
 
     def _call(self, context: Context) -> Call:
@@ -153,6 +166,7 @@ class Calls:
             logger.error("a gRPC request failed", exc_info=error)
             error = QuiverError(f"the broker failed at this request: {error!r}")
         refusal = self.broker.service.refusal(error).error
+        self._passed.refused[refusal.code] += 1
         return public_error(refusal, getattr(error, "selections", ()))
 
     async def _poll(self, data: bytes, context: Context) -> Any:
@@ -191,6 +205,10 @@ class Calls:
         task = asyncio.create_task(_quietly(work))
         self._background[task] = None
         task.add_done_callback(self._background.pop)
+
+    def count_request(self) -> None:
+        """One more came, within a stream."""
+        self._passed.requests += 1
 
     async def until_closing(self, handler: Handler, request: Any, context: Context) -> Any:
         """Run a handler that may wait for long; it ends when the broker stops."""

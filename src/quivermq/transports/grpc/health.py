@@ -9,6 +9,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2
 
 from quivermq.node import Host
+from quivermq.transports.grpc.arrivals import TokenlessCalls, read_only_request
 from quivermq.transports.grpc.requests import PARSED_BYTES
 
 SERVICE: Final = "grpc.health.v1.Health"
@@ -28,18 +29,19 @@ def _parse(data: bytes) -> health_pb2.HealthCheckRequest:
 class Health:
     """Answers for the whole broker and for the services that it has."""
 
-    def __init__(self, broker: Host, services: tuple[str, ...]) -> None:
+    def __init__(self, broker: Host, services: tuple[str, ...], tokenless: TokenlessCalls) -> None:
         self._broker = broker
+        self._tokenless = tokenless
         self._services = frozenset(("", *services))
 
     def handler(self) -> grpc.GenericRpcHandler:
-        parse = _parse
         write = health_pb2.HealthCheckResponse.SerializeToString
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Check": grpc.unary_unary_rpc_method_handler(self._check, parse, write),
-                "Watch": grpc.unary_stream_rpc_method_handler(self._watch, parse, write),
+                # As streams, whose requests are read here: each is one.
+                "Check": grpc.stream_unary_rpc_method_handler(self._check, None, write),
+                "Watch": grpc.stream_stream_rpc_method_handler(self._watch, None, write),
             },
         )
 
@@ -50,9 +52,12 @@ class Health:
             return health_pb2.HealthCheckResponse.SERVING
         return health_pb2.HealthCheckResponse.NOT_SERVING
 
-    async def _check(
-        self, request: health_pb2.HealthCheckRequest, context: _Context
-    ) -> health_pb2.HealthCheckResponse:
+    async def _request(self, context: _Context) -> health_pb2.HealthCheckRequest:
+        return _parse(await read_only_request(context, self._tokenless.limit_s))
+
+    async def _check(self, _: Any, context: _Context) -> health_pb2.HealthCheckResponse:
+        async with self._tokenless.place(context):
+            request = await self._request(context)
         if request.service not in self._services:
             await context.abort(
                 grpc.StatusCode.NOT_FOUND, f"there is no service {request.service[:100]!r}"
@@ -60,12 +65,14 @@ class Health:
         return health_pb2.HealthCheckResponse(status=self._status(request.service))
 
     async def _watch(
-        self, request: health_pb2.HealthCheckRequest, _: _Context
+        self, _: Any, context: _Context
     ) -> AsyncIterator[health_pb2.HealthCheckResponse]:
         told = None
-        while True:
-            status = self._status(request.service)
-            if status != told:
-                told = status
-                yield health_pb2.HealthCheckResponse(status=status)
-            await asyncio.sleep(_LOOK_S)
+        async with self._tokenless.place(context):
+            request = await self._request(context)
+            while True:
+                status = self._status(request.service)
+                if status != told:
+                    told = status
+                    yield health_pb2.HealthCheckResponse(status=status)
+                await asyncio.sleep(_LOOK_S)

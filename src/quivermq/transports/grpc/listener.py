@@ -1,6 +1,6 @@
 """Runs a gRPC server inside a broker: on its event loop, started and stopped with it."""
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 import grpc
@@ -13,6 +13,7 @@ from quivermq.node import Host
 from quivermq.settings import BrokerSettings
 from quivermq.tls import BrokerTls
 from quivermq.transports.grpc import health
+from quivermq.transports.grpc.arrivals import TokenlessCalls, read_request
 from quivermq.transports.grpc.calls import Calls
 from quivermq.transports.grpc.generated.quiver.v1 import quiver_pb2 as api
 from quivermq.transports.grpc.parts import serialize
@@ -41,11 +42,12 @@ class GrpcListener:
         )
         self._is_started = False
         services = (_QUIVER.full_name, health.SERVICE)
+        tokenless = TokenlessCalls(settings)
         self._server.add_generic_rpc_handlers(
             (
                 _quiver_handler({**self.calls.methods(), "Session": self._sessions.run}),
-                health.Health(broker, services).handler(),
-                *_reflection_handlers((*services, *_REFLECTION)),
+                health.Health(broker, services, tokenless).handler(),
+                *_reflection_handlers((*services, *_REFLECTION), tokenless),
             )
         )
 
@@ -117,10 +119,11 @@ def _quiver_handler(methods: Mapping[str, Any]) -> grpc.GenericRpcHandler:
     for method in _QUIVER.methods:
         kind = (
             grpc.stream_stream_rpc_method_handler
-            if method.client_streaming
-            else grpc.unary_unary_rpc_method_handler
+            if method.server_streaming
+            else grpc.stream_unary_rpc_method_handler
         )
-        # Requests come as bytes: they are looked at before they are parsed.
+        # All as streams, also those of one request, which are read within their time; as bytes,
+        # which are looked at before they are parsed.
         handlers[method.name] = kind(methods[method.name], None, serialize)
     return grpc.method_handlers_generic_handler(_QUIVER.full_name, handlers)
 
@@ -132,12 +135,24 @@ def _parse_reflection(data: bytes) -> Any:
     return reflection_pb2.ServerReflectionRequest.FromString(data)
 
 
-def _reflection_handlers(services: tuple[str, ...]) -> list[grpc.GenericRpcHandler]:
+def _reflection_handlers(
+    services: tuple[str, ...], tokenless: TokenlessCalls
+) -> list[grpc.GenericRpcHandler]:
     """By both names that tools ask for: the messages are the same."""
     servicer = reflection.aio.ReflectionServicer(services)
+
+    async def requests(context: Any) -> AsyncIterator[Any]:
+        while (data := await read_request(context, tokenless.limit_s)) is not None:
+            yield _parse_reflection(data)
+
+    async def reflect(_: Any, context: Any) -> AsyncIterator[Any]:
+        async with tokenless.place(context):
+            async for response in servicer.ServerReflectionInfo(requests(context), context):
+                yield response
+
     handler = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        _parse_reflection,
+        reflect,
+        None,
         reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
     return [

@@ -172,6 +172,7 @@ class Session:
 
     async def _take(self, data: bytes) -> None:
         number = id_of(data)
+        self._calls.count_request()
         try:
             request = parse_session(data)
             number, body = request.id, request.WhichOneof("body")
