@@ -31,7 +31,8 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
 
 
 def connection(running: RunningUp) -> list[str]:
-    return ["--servers", running.servers, "--tls-ca", running.told["tls_ca"]]
+    told = running.told
+    return ["--servers", running.servers, "--tls-ca", told["tls_ca"], "--token", told["token"]]
 
 
 def test_certificates_are_made_with_keys_that_only_the_owner_reads(tmp_path: Path) -> None:
@@ -71,13 +72,48 @@ def test_everything_works_with_the_ca_and_nothing_without(secure: RunningUp) -> 
         done = quiver(*command, *options)
         assert done.returncode == 0, done.stderr
     assert quiver("doctor", *options).returncode == 0
-    variables = {"QUIVER_TLS_CA": secure.told["tls_ca"], "QUIVER_SERVERS": secure.servers}
+    variables = {
+        "QUIVER_TLS_CA": secure.told["tls_ca"],
+        "QUIVER_SERVERS": secure.servers,
+        "QUIVER_TOKEN": secure.told["token"],
+    }
     assert quiver("cluster", "status", variables=variables).returncode == 0
     said = error_line(quiver("topic", "list", *options[:2], "--timeout", "1s"), 1)
     assert "this broker expects TLS" in said
     assert "--tls-ca" in said
     said = error_line(quiver("topic", "list", "--tls-ca", "nowhere.pem"), 1)
     assert "cannot read the CA certificate nowhere.pem" in said
+
+
+def test_a_secure_cluster_lets_nobody_in_without_the_admins_token(secure: RunningUp) -> None:
+    told = secure.told
+    kept = Path(told["token_file"])
+    assert kept.read_text().strip() == told["token"]
+    for secret in (kept, kept.with_name("cluster-secret")):
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    without = connection(secure)[:4]
+    said = error_line(quiver("topic", "list", *without), 1)
+    assert "a token is needed" in said
+    said = error_line(quiver("topic", "list", *without, "--token", "qv_wrong"), 1)
+    assert "unknown" in said
+    (admin,) = quiver_json("user", "list", *connection(secure))
+    assert (admin["name"], [grant["action"] for grant in admin["grants"]]) == ("admin", ["admin"])
+
+
+def test_a_secure_cluster_that_starts_again_keeps_its_admin_and_prints_how(tmp_path: Path) -> None:
+    arguments = ("--nodes", "1", "--secure", "--data-dir", str(tmp_path))
+    first = start_up(*arguments)
+    token = first.told["token"]
+    assert first.stop()[0] == 0
+    again = start_up(*arguments)
+    # Shown once.
+    assert "token" not in again.told
+    options = ["--servers", again.servers, "--tls-ca", again.told["tls_ca"], "--token", token]
+    assert quiver("topic", "create", "orders", *options).returncode == 0
+    assert again.stop()[0] == 0
+    (tmp_path / "tls" / "admin-token").unlink()
+    lost = quiver_process("up", *arguments)
+    assert "whose token is not in" in error_line(lost, 1)
 
 
 def test_http_is_encrypted_as_well(secure: RunningUp) -> None:
@@ -89,7 +125,9 @@ def test_http_is_encrypted_as_well(secure: RunningUp) -> None:
         urllib.request.urlopen(f"http://{address}/health", timeout=5)
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - {"serve", "up", "cert", "verify"}))
+@pytest.mark.parametrize(
+    "name", sorted(set(COMMANDS) - {"serve", "up", "cert", "health", "verify"})
+)
 def test_every_command_that_connects_takes_the_ca(name: str) -> None:
     group = typer.main.get_command(app)
     assert isinstance(group, LazyCommands)

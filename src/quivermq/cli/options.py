@@ -158,7 +158,9 @@ def _keep_tls_ca(value: str | None) -> None:
         os.environ["QUIVER_TLS_CA"] = value
 
 
-def connect(servers: str, timeout: float, *, tls: "ClientTls" = None) -> "Client":
+def connect(
+    servers: str, timeout: float, *, tls: "ClientTls" = None, token: str | None = None
+) -> "Client":
     """A client; imported only when it is needed, since its libraries take time to load."""
     import quivermq  # noqa: PLC0415  (see above)
     from quivermq.client import parse_servers  # noqa: PLC0415
@@ -167,7 +169,7 @@ def connect(servers: str, timeout: float, *, tls: "ClientTls" = None) -> "Client
         parse_servers(servers)
     except InvalidRequest as error:
         raise UsageError(f"--servers: {error}") from None
-    return quivermq.connect(servers, timeout=timeout, tls=tls)
+    return quivermq.connect(servers, timeout=timeout, tls=tls, token=token)
 
 
 def confirm(question: str, *, yes: bool, otherwise: str = "nothing was changed") -> None:

@@ -5,14 +5,15 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
+from quivermq.cli.local_access import LocalAccess, protect
 from quivermq.cli.local_brokers import LocalBrokers, plan
 from quivermq.cli.options import DEFAULT_SERVERS, AsJson, connect
 from quivermq.cli.output import (
@@ -26,7 +27,7 @@ from quivermq.cli.output import (
     show_status,
     table,
 )
-from quivermq.errors import ConnectionFailed, QuiverError
+from quivermq.errors import ConnectionFailed, QuiverError, Unauthenticated
 
 app = typer.Typer(add_completion=False)
 _START_SECONDS_MAX: Final = 60.0
@@ -48,7 +49,7 @@ def up(
     ] = False,
     secure: Annotated[
         bool,
-        typer.Option("--secure", help="Encrypt everything, with certificates that it makes."),
+        typer.Option("--secure", help="With TLS and users: certificates and an admin are made."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -59,7 +60,7 @@ def up(
     """
     with _data_dir(data_dir) as (folder, is_temporary):
         stop = _StopSignals()
-        access = _secure(folder) if secure else Access()
+        access = protect(folder) if secure else LocalAccess()
         places = plan(nodes, folder, any_ports=free_ports)
         with LocalBrokers(places, folder, access.flags) as brokers:
             stop.on_second = brokers.kill
@@ -67,38 +68,14 @@ def up(
             _wait_until_ready(brokers, access, stop, quiet=as_json)
             if not stop.asked:
                 seconds = time.monotonic() - started
-                _announce(brokers, access, folder, seconds, as_json=as_json)
+                is_new = access.make_admin(brokers.servers)
+                _announce(brokers, access, folder, seconds, is_new=is_new, as_json=as_json)
                 if is_temporary and not as_json:
                     remark(f"data is in {folder} and is deleted at the end; --data-dir keeps it")
                 _watch(brokers, stop)
             remark("stopping; Ctrl-C again stops at once")
         if brokers.killed:
             print_error(f"did not stop in time, killed: {numbers(brokers.killed)}", "warning")
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """How the brokers of a cluster are protected, and how clients get in."""
-
-    flags: Sequence[str] = ()
-    """Of each broker."""
-    tls_ca: str = ""
-
-    @property
-    def options(self) -> str:
-        """Of a client's commands."""
-        return f" --tls-ca {self.tls_ca}" if self.tls_ca else ""
-
-
-def _secure(folder: Path) -> Access:
-    """Certificates for the brokers of a folder; a CA that is there is used again."""
-    # Not at the top: most clusters need none.
-    from quivermq.cli.cert import tls_flags  # noqa: PLC0415
-    from quivermq.tls import make_certificates  # noqa: PLC0415
-
-    certificates = folder / "tls"
-    make_certificates(certificates)
-    return Access(tls_flags(certificates), str(certificates / "ca.pem"))
 
 
 class _StopSignals:
@@ -137,7 +114,7 @@ def _data_dir(named: Path | None) -> Iterator[tuple[Path, bool]]:
 
 
 def _wait_until_ready(
-    brokers: LocalBrokers, access: Access, stop: _StopSignals, *, quiet: bool
+    brokers: LocalBrokers, access: LocalAccess, stop: _StopSignals, *, quiet: bool
 ) -> None:
     """Wait until all brokers serve and agree on a leader."""
     total = len(brokers.brokers)
@@ -156,20 +133,29 @@ def _wait_until_ready(
             stop.wait(_WATCH_SECONDS)
 
 
-def _have_leader(brokers: LocalBrokers, access: Access) -> bool:
-    with connect(brokers.servers, timeout=2.0, tls=access.tls_ca or False) as client:
-        try:
+def _have_leader(brokers: LocalBrokers, access: LocalAccess) -> bool:
+    tls = access.tls_ca or False
+    try:
+        with connect(brokers.servers, timeout=2.0, tls=tls, token=access.token) as client:
             found = client.cluster()
-        except QuiverError as error:
-            if not error.retriable:
-                raise
-            return False
+    except Unauthenticated:
+        raise access.refusal() from None
+    except QuiverError as error:
+        if not error.retriable:
+            raise
+        return False
     alive = sum(node.alive for node in found.nodes)
     return found.leader != 0 and alive == len(brokers.brokers)
 
 
 def _announce(
-    brokers: LocalBrokers, access: Access, folder: Path, seconds: float, *, as_json: bool
+    brokers: LocalBrokers,
+    access: LocalAccess,
+    folder: Path,
+    seconds: float,
+    *,
+    is_new: bool,
+    as_json: bool,
 ) -> None:
     if as_json:
         nodes = [
@@ -177,7 +163,9 @@ def _announce(
             for broker in brokers.brokers
         ]
         told = {"servers": brokers.servers, "data_dir": str(folder), "nodes": nodes}
-        print_json(told | ({"tls_ca": access.tls_ca} if access.tls_ca else {}))
+        if access.folder:
+            told |= {"tls_ca": access.tls_ca, "token_file": access.token_file}
+        print_json(told | ({"token": access.token} if is_new else {}))
         return
     made = table("node>", "clients", "http", "grpc", "pid>")
     scheme = "https" if access.tls_ca else "http"
@@ -196,8 +184,11 @@ def _announce(
     servers = brokers.servers.partition(",")[0]
     option = "" if servers == DEFAULT_SERVERS else f" --servers {servers}"
     option += access.options
+    if is_new:
+        print_line(f"The token of the user admin, shown only now: {access.token}")
     print_line("Try in another terminal:")
     for command in (
+        *([f"export QUIVER_TOKEN=$(cat {access.token_file})"] if access.folder else []),
         f"quiver topic create orders --partitions {total}{option}",
         f"quiver produce orders hello world{option}",
         f"quiver consume orders{option}",
