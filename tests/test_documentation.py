@@ -48,6 +48,17 @@ def test_every_test_that_a_guarantee_names_exists() -> None:
             assert f"def {test}(" in found[0].read_text(), test
 
 
+def test_every_test_that_the_table_of_attacks_names_exists() -> None:
+    table = (DOCS / "security.md").read_text().partition("## Attacks that tests try")[2]
+    rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) >= 18
+    for row in rows:
+        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row)
+        assert named, row
+        for path, test in named:
+            assert f"def {test}(" in (ROOT / path).read_text(), test
+
+
 def test_every_folder_of_the_sources_has_its_line_in_the_architecture() -> None:
     text = (DOCS / "ARCHITECTURE.md").read_text()
     for path in sorted((ROOT / "src" / "quivermq").iterdir()):

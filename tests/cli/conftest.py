@@ -94,6 +94,14 @@ class Serving:
         return self.process.communicate(timeout=30)
 
 
+def wait_for_ready_file(process: "subprocess.Popen[str]", ready_file: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not ready_file.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "the broker does not get ready"
+        time.sleep(0.02)
+
+
 @contextmanager
 def start_serve(folder: Path, *more: str, node_id: int = 1) -> Iterator[Serving]:
     """A broker that keeps its data in `folder`; killed at the end, if it has not stopped."""
@@ -117,11 +125,7 @@ def start_serve(folder: Path, *more: str, node_id: int = 1) -> Iterator[Serving]
         env=environment(),
     ) as process:
         try:
-            deadline = time.monotonic() + 30
-            while not ready_file.exists():
-                assert process.poll() is None, process.communicate()
-                assert time.monotonic() < deadline, "the broker does not get ready"
-                time.sleep(0.02)
+            wait_for_ready_file(process, ready_file)
             yield Serving(process, ready_file, json.loads(ready_file.read_text()))
         finally:
             process.kill()

@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "restore": (_OPERATE, "Restore a backup into a cluster."),
     "doctor": (_OPERATE, "Check the cluster, and say how to fix what is wrong."),
     "bench": (_OPERATE, "Measure produce and consume throughput, and latency."),
+    "health": (_OPERATE, "Ask the broker on this machine whether it runs."),
     "verify": (_OPERATE, "Check every byte of a broker's data directory."),
 }
 
