@@ -30,7 +30,7 @@ __all__ = [
 
 
 def connect(
-    servers: str | Iterable[str] = "127.0.0.1:7600",
+    servers: str | Iterable[str] | None = None,
     *,
     token: str | None = None,
     tls: ClientTls = None,
@@ -39,14 +39,16 @@ def connect(
 ) -> "Connecting":
     """Connect to a cluster by any of its brokers: await the result, or use `async with`.
 
+    By default they are those that `QUIVER_SERVERS` names.
+
     >>> async with quivermq.aio.connect("127.0.0.1:7600,127.0.0.1:7601") as client:
     ...     await client.produce("orders", b"an order")
 
-    The client tries every operation again for up to `timeout` seconds, unless its failure is
-    permanent. `tls` is for brokers that expect TLS: a file with the certificate of their CA, True
-    for the CAs of the system, or an `ssl.SSLContext`; by default what `QUIVER_TLS_CA` names. With
-    `tracing=True`, or a tracer provider, calls make spans of OpenTelemetry; by default they do if
-    `QUIVER_TRACING` is set. Raises `ConnectionFailed` if no server can be reached.
+    Operations are tried again for up to `timeout` seconds, unless a failure is permanent. `token`
+    (default: `QUIVER_TOKEN`) is for brokers with users. `tls` is for brokers with TLS: a file with
+    the certificate of their CA (default: `QUIVER_TLS_CA`), True for the CAs of the system, or an
+    `ssl.SSLContext`. `tracing=True` (default: `QUIVER_TRACING`), or a tracer provider, makes spans
+    of OpenTelemetry. Raises `ConnectionFailed` if no server can be reached.
     """
     return Connecting(
         ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout, tracing=tracing)

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import ClassVar
 
@@ -17,6 +18,7 @@ import quivermq.aio
 from quivermq.batches import DEFAULT_LIMITS
 from quivermq.client.producer import session_pool
 from quivermq.client.producer.partitioner import partition_of
+from quivermq.client.shared.leases import nack_terms
 from quivermq.errors import (
     ConnectionFailed,
     InvalidRequest,
@@ -360,3 +362,29 @@ def test_a_cancelled_call_leaves_no_request_open(stand_in: StandIn) -> None:
         assert stand_in.log().values == [b"next"]
 
     asyncio.run(work())
+
+
+def test_a_delay_is_seconds_or_a_span_or_its_end(
+    stand_in: StandIn, client: quivermq.Client
+) -> None:
+    hour, minute = timedelta(hours=1), timedelta(minutes=1)
+    before = time.time()
+    for delay in (3600, hour, datetime.now(UTC) + hour, datetime.now() + hour):
+        client.produce("t", b"later", delay=delay)
+    client.produce_many("t", [b"later"], delay=hour)
+    with client.producer() as producer:
+        producer.send("t", b"later", delay=hour)
+    due = [frame.header.not_before_ms / 1000 for frame in stand_in.log().frames]
+    assert len(due) == 6
+    assert all(before + 3600 <= at < before + 3660 for at in due)
+    for passed in (timedelta(0), datetime.now(UTC) - minute):
+        client.produce("t", b"now", delay=passed)
+        assert stand_in.log().frames[-1].header.not_before_ms == 0
+    with pytest.raises(InvalidRequest, match="delay must be a number of at least 0"):
+        client.produce("t", b"v", delay=-minute)
+    assert nack_terms(hour).delay_ms == 3_600_000
+
+
+def test_a_value_that_is_no_bytes_is_refused_with_a_hint(client: quivermq.Client) -> None:
+    with pytest.raises(InvalidRequest, match="a value is bytes or text, not dict: encode it"):
+        client.produce("t", {"an": "order"})  # type: ignore[arg-type]

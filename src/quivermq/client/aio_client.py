@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from quivermq.batches import Compression
-from quivermq.client.checks import Payload
+from quivermq.client.checks import Delay, Payload
 from quivermq.client.connect_options import chosen_identity
 from quivermq.client.cursor import Place
 from quivermq.client.dead_letter_admin import Letters
@@ -136,17 +136,17 @@ class AsyncClient(AsyncClientLifecycle):
         key: Payload | None = None,
         headers: Mapping[str, bytes] | None = None,
         priority: int = 0,
-        delay: float = 0.0,
+        delay: Delay = 0.0,
         partition: int | None = None,
     ) -> Receipt:
         """Store one message, and return its place. It is durable when this returns.
 
         >>> await client.produce("orders", b"an order", key=b"customer 7", headers={"trace": b"1"})
 
-        Messages with the same key go to the same partition; `partition` names one outright; without
-        either, partitions take turns. Groups get a higher `priority` (0 to 7) first; `delay` is in
-        seconds. The client tries again for up to `timeout`, and never stores the message twice. It
-        raises `Timeout` if it cannot tell by then whether the message was stored.
+        Messages with the same key go to the same partition; `partition` names one; without either,
+        partitions take turns. Groups get a higher `priority` (0 to 7) first; `delay` is in seconds,
+        a `timedelta`, or the `datetime` of its end. The client tries again for up to `timeout`, and
+        never stores a message twice; `Timeout` says that it cannot tell whether it is stored.
         """
         return await self._core.producing.produce(
             topic,
@@ -167,7 +167,7 @@ class AsyncClient(AsyncClientLifecycle):
         headers: Sequence[Mapping[str, bytes] | None] | Any = None,
         timestamps: Sequence[int | None] | Any = None,
         priority: int = 0,
-        delay: float = 0.0,
+        delay: Delay = 0.0,
         partition: int | None = None,
         compression: Compression = None,
         producer_id: int | None = None,
@@ -307,7 +307,7 @@ class AsyncClient(AsyncClientLifecycle):
         await self._settle(messages, ACK)
 
     async def nack(
-        self, messages: Iterable[AsyncLeasedMessage], delay: float | None = None
+        self, messages: Iterable[AsyncLeasedMessage], delay: Delay | None = None
     ) -> None:
         """Report messages as failed: they are delivered again after `delay` seconds.
 

@@ -1,5 +1,7 @@
 """Checks of arguments: each raises `InvalidRequest` with the value, or returns it as it travels."""
 
+import time
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from quivermq.errors import InvalidRequest
@@ -8,6 +10,9 @@ T = TypeVar("T")
 
 Payload = bytes | bytearray | memoryview | str
 """Values and keys as users pass them; text travels as UTF-8."""
+
+Delay = float | timedelta | datetime
+"""Seconds, a `timedelta`, or the moment when it is over; a `datetime` without a zone is local."""
 
 _NUMBER_MAX: Final = (1 << 63) - 1
 
@@ -20,7 +25,9 @@ def as_bytes(name: str, payload: Payload) -> bytes:
         return payload.encode()
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
-    raise InvalidRequest(f"a {name} is bytes, not {type(payload).__name__}")
+    raise InvalidRequest(
+        f"a {name} is bytes or text, not {type(payload).__name__}: encode it, as by json.dumps"
+    )
 
 
 def check_number(name: str, value: Any, *, least: float, whole: bool = False) -> None:
@@ -31,6 +38,15 @@ def check_number(name: str, value: Any, *, least: float, whole: bool = False) ->
     if not good or not least <= value <= _NUMBER_MAX:
         kind = "whole number" if whole else "number"
         raise InvalidRequest(f"{name} must be a {kind} of at least {least:g}: {value!r}")
+
+
+def delay_seconds(delay: Delay) -> float:
+    """The seconds of a delay, from now on; none, if its end has passed. Not checked yet."""
+    if isinstance(delay, timedelta):
+        return delay.total_seconds()
+    if isinstance(delay, datetime):
+        return max(0.0, delay.timestamp() - time.time())
+    return delay
 
 
 def checked_name(kind: str, name: str) -> str:

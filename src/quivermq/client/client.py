@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from quivermq.batches import Compression
-from quivermq.client.checks import Payload
+from quivermq.client.checks import Delay, Payload
 from quivermq.client.connect_options import ConnectOptions, chosen_identity
 from quivermq.client.cursor import Place
 from quivermq.client.dead_letter_admin import Letters
@@ -49,24 +49,24 @@ from quivermq.tracing import Tracing
 
 
 def connect(
-    servers: str | Iterable[str] = "127.0.0.1:7600",
+    servers: str | Iterable[str] | None = None,
     *,
     token: str | None = None,
     tls: ClientTls = None,
     timeout: float = 10.0,
     tracing: Tracing = None,
 ) -> "Client":
-    """Connect to a cluster by any of its brokers.
+    """Connect to a cluster by any of its brokers; by default those that `QUIVER_SERVERS` names.
 
     >>> client = quivermq.connect("127.0.0.1:7600,127.0.0.1:7601")
     >>> client.produce("orders", b"an order")
     Receipt(topic='orders', partition=0, offset=0)
 
-    The client tries every operation again for up to `timeout` seconds, unless its failure is
-    permanent. `tls` is for brokers that expect TLS: a file with the certificate of their CA, True
-    for the CAs of the system, or an `ssl.SSLContext`; by default what `QUIVER_TLS_CA` names. With
-    `tracing=True`, or a tracer provider, calls make spans of OpenTelemetry; by default they do if
-    `QUIVER_TRACING` is set. Raises `ConnectionFailed` if no server can be reached.
+    Operations are tried again for up to `timeout` seconds, unless a failure is permanent. `token`
+    (default: `QUIVER_TOKEN`) is for brokers with users. `tls` is for brokers with TLS: a file with
+    the certificate of their CA (default: `QUIVER_TLS_CA`), True for the CAs of the system, or an
+    `ssl.SSLContext`. `tracing=True` (default: `QUIVER_TRACING`), or a tracer provider, makes spans
+    of OpenTelemetry. Raises `ConnectionFailed` if no server can be reached.
     """
     options = ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout, tracing=tracing)
     client = Client(options)
@@ -177,17 +177,17 @@ class Client(ClientLifecycle):
         key: Payload | None = None,
         headers: Mapping[str, bytes] | None = None,
         priority: int = 0,
-        delay: float = 0.0,
+        delay: Delay = 0.0,
         partition: int | None = None,
     ) -> Receipt:
         """Store one message, and return its place. It is durable when this returns.
 
         >>> client.produce("orders", b"an order", key=b"customer 7", headers={"trace": b"1"})
 
-        Messages with the same key go to the same partition; `partition` names one outright; without
-        either, partitions take turns. Groups get a higher `priority` (0 to 7) first; `delay` is in
-        seconds. The client tries again for up to `timeout`, and never stores the message twice. It
-        raises `Timeout` if it cannot tell by then whether the message was stored.
+        Messages with the same key go to the same partition; `partition` names one; without either,
+        partitions take turns. Groups get a higher `priority` (0 to 7) first; `delay` is in seconds,
+        a `timedelta`, or the `datetime` of its end. The client tries again for up to `timeout`, and
+        never stores a message twice; `Timeout` says that it cannot tell whether it is stored.
         """
         return run(
             self._core.producing.produce(
@@ -210,7 +210,7 @@ class Client(ClientLifecycle):
         headers: Sequence[Mapping[str, bytes] | None] | Any = None,
         timestamps: Sequence[int | None] | Any = None,
         priority: int = 0,
-        delay: float = 0.0,
+        delay: Delay = 0.0,
         partition: int | None = None,
         compression: Compression = None,
         producer_id: int | None = None,
@@ -349,7 +349,7 @@ class Client(ClientLifecycle):
         """
         self._settle(messages, ACK)
 
-    def nack(self, messages: Iterable[LeasedMessage], delay: float | None = None) -> None:
+    def nack(self, messages: Iterable[LeasedMessage], delay: Delay | None = None) -> None:
         """Report messages as failed: they are delivered again after `delay` seconds.
 
         With None, after the topic's backoff.

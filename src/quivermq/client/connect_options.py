@@ -31,6 +31,10 @@ from quivermq.wire import (
 if TYPE_CHECKING:
     from quivermq.tracing import ClientTracer
 
+DEFAULT_SERVERS: Final = "127.0.0.1:7600"
+SERVERS_VARIABLE: Final = "QUIVER_SERVERS"
+"""Of the environment: the brokers of clients that are given none."""
+
 TOKEN_VARIABLE: Final = "QUIVER_TOKEN"  # noqa: S105 - a name
 """Of the environment: the token of clients that are given none."""
 
@@ -58,7 +62,7 @@ class ConnectOptions:
     @classmethod
     def of(
         cls,
-        servers: str | Iterable[str],
+        servers: str | Iterable[str] | None,
         *,
         token: str | None,
         tls: ClientTls,
@@ -71,6 +75,8 @@ class ConnectOptions:
             raise InvalidRequest(f"a token is text, not {type(token).__name__}")
         if token is None:
             token = os.environ.get(TOKEN_VARIABLE) or None
+        if servers is None:
+            servers = os.environ.get(SERVERS_VARIABLE) or DEFAULT_SERVERS
         tracer = client_tracer(tracing)
         return cls(parse_servers(servers), token, client_context(tls), timeout, tracer)
 

@@ -11,7 +11,7 @@ from secrets import randbelow
 from typing import Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, PRIORITY_MAX, Limits
-from quivermq.client.checks import Payload, as_bytes
+from quivermq.client.checks import Delay, Payload, as_bytes
 from quivermq.client.producer.delivery import Delivery, PendingBatch
 from quivermq.client.producer.partitioner import partition_of
 from quivermq.client.producer.produce import not_before_ms
@@ -85,7 +85,7 @@ class Accumulator:
         key: Payload | None,
         headers: Mapping[str, bytes] | None,
         priority: int,
-        delay: float,
+        delay: Delay,
         partition: int | None,
     ) -> Delivery | None:
         """Take a message; None if there is no room, or the topic or partition is not known yet."""
@@ -205,7 +205,7 @@ class Accumulator:
         key: Payload | None,
         headers: Mapping[str, bytes] | None,
         priority: int,
-        delay: float,
+        delay: Delay,
         partition: int | None,
     ) -> Delivery | None:
         value_bytes, key_bytes, size = self._checked(value, key, headers, priority)
@@ -337,7 +337,7 @@ class Accumulator:
             call()
 
 
-def _due_ms(delay: float) -> int:
+def _due_ms(delay: Delay) -> int:
     return -(-not_before_ms(delay) // DUE_STEP_MS) * DUE_STEP_MS if delay else 0
 
 

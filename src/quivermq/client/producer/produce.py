@@ -8,7 +8,7 @@ from secrets import randbelow
 from typing import TYPE_CHECKING, Any, Final
 
 from quivermq.batches import Frame, Origin, encode_batch
-from quivermq.client.checks import Payload, as_bytes, check_number
+from quivermq.client.checks import Delay, Payload, as_bytes, check_number, delay_seconds
 from quivermq.client.cluster_map import Route
 from quivermq.client.models import BatchReceipt, Receipt
 from quivermq.client.producer.batch_pipeline import BatchPipeline, stored_of
@@ -42,11 +42,13 @@ class DirectProducer:
         key: Payload | None,
         headers: Mapping[str, bytes] | None,
         priority: int,
-        delay: float,
+        delay: Delay,
         partition: int | None,
     ) -> Receipt:
         """Store one message."""
         router = self._router
+        if type(value) is not bytes:
+            value = as_bytes("value", value)
         attempts = router.attempts(f"producing to {topic}")
         route = await router.route(topic, attempts, create=True, partition=partition)
         if partition is None and key is not None:
@@ -227,12 +229,13 @@ class TracedProducer(DirectProducer):
 _NO_IDENTITY: Final = ProducerIdentity(0)
 
 
-def not_before_ms(delay: float) -> int:
-    """The time that is `delay` seconds away."""
-    check_number("delay", delay, least=0)
-    if delay > DELAY_SECONDS_MAX:
+def not_before_ms(delay: Delay) -> int:
+    """When the delay is over; 0: there is none."""
+    seconds = delay_seconds(delay)
+    check_number("delay", seconds, least=0)
+    if seconds > DELAY_SECONDS_MAX:
         raise InvalidRequest(f"delay must be at most {DELAY_SECONDS_MAX:.0f} seconds: {delay!r}")
-    return int((time.time() + delay) * 1000) + 1 if delay else 0
+    return int((time.time() + seconds) * 1000) + 1 if seconds else 0
 
 
 async def _one_by_one(

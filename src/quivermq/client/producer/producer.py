@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, NoReturn, Self
 from quivermq.batches import Compression
 from quivermq.client import fork_safety
 from quivermq.client.background_loop import BackgroundLoop
-from quivermq.client.checks import Payload, check_number
+from quivermq.client.checks import Delay, Payload, check_number
 from quivermq.client.core import Core
 from quivermq.client.exit_hooks import endings, park_if_ending
 from quivermq.client.producer.accumulator import Accumulator
@@ -133,7 +133,7 @@ class Producer:
         *,
         headers: Mapping[str, bytes] | None = None,
         priority: int = 0,
-        delay: float = 0.0,
+        delay: Delay = 0.0,
         partition: int | None = None,
     ) -> Delivery:
         """Take a message and return at once; the delivery has its outcome later.
@@ -270,7 +270,7 @@ class AsyncProducer:
         *,
         headers: Mapping[str, bytes] | None = None,
         priority: int = 0,
-        delay: float = 0.0,
+        delay: Delay = 0.0,
         partition: int | None = None,
     ) -> Delivery:
         """Take a message; see `quivermq.client.Producer.send`. Await the delivery for its receipt.

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
+from quivermq.client.checks import Delay
 from quivermq.client.core import Core
 from quivermq.client.shared.in_hand import Worker
 from quivermq.client.shared.leased_message import AsyncLeasedMessage, LeasedFields
@@ -87,7 +88,7 @@ class AsyncSubscription:
         self._enqueue(messages, ACK)
 
     async def nack(
-        self, messages: Iterable[AsyncLeasedMessage], delay: float | None = None
+        self, messages: Iterable[AsyncLeasedMessage], delay: Delay | None = None
     ) -> None:
         """Have messages delivered again after `delay` seconds; None: the topic's backoff."""
         self._enqueue(messages, nack_terms(delay))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from quivermq.client.checks import Delay
 from quivermq.client.models import short
 from quivermq.client.shared.leases import (
     ACK,
@@ -67,7 +68,7 @@ class LeasedMessage(LeasedFields):
         """Acknowledge it: the group never gets it again. Durable when this returns."""
         self._settle(ACK)
 
-    def nack(self, delay: float | None = None) -> None:
+    def nack(self, delay: Delay | None = None) -> None:
         """Have it delivered again after `delay` seconds; None: after the topic's backoff."""
         self._settle(nack_terms(delay))
 
@@ -99,7 +100,7 @@ class AsyncLeasedMessage(LeasedFields):
         """Acknowledge it: the group never gets it again. Durable when this returns."""
         await self._settle(ACK)
 
-    async def nack(self, delay: float | None = None) -> None:
+    async def nack(self, delay: Delay | None = None) -> None:
         """Have it delivered again after `delay` seconds; None: after the topic's backoff."""
         await self._settle(nack_terms(delay))
 

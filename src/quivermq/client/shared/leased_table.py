@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from quivermq.client.checks import Delay
 from quivermq.client.shared.leases import (
     ACK,
     Settlement,
@@ -90,7 +91,7 @@ class LeasedTable(TableSettlements):
         """Acknowledge these rows. Durable when this returns."""
         self._settle_rows(mask, ACK)
 
-    def nack(self, mask: Mask | None = None, delay: float | None = None) -> None:
+    def nack(self, mask: Mask | None = None, delay: Delay | None = None) -> None:
         """Have rows delivered again after `delay` seconds; None: after the topic's backoff."""
         self._settle_rows(mask, nack_terms(delay))
 
@@ -124,7 +125,7 @@ class AsyncLeasedTable(TableSettlements):
         """Acknowledge these rows. Durable when this returns."""
         await self._settle_rows(mask, ACK)
 
-    async def nack(self, mask: Mask | None = None, delay: float | None = None) -> None:
+    async def nack(self, mask: Mask | None = None, delay: Delay | None = None) -> None:
         """Have rows delivered again after `delay` seconds; None: after the topic's backoff."""
         await self._settle_rows(mask, nack_terms(delay))
 

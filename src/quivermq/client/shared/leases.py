@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
-from quivermq.client.checks import check_number
+from quivermq.client.checks import Delay, check_number, delay_seconds
 from quivermq.errors import InvalidRequest, LeaseLost
 from quivermq.intervals import Interval, intervals_of
 from quivermq.wire import proto
@@ -84,11 +84,11 @@ ACK: Final = SettlementTerms(_ACK)
 RELEASE: Final = SettlementTerms(_RELEASE)
 
 
-def nack_terms(delay: float | None) -> SettlementTerms:
-    """It failed: back after `delay` seconds; None: after the topic's backoff."""
-    return SettlementTerms(
-        _NACK, delay_ms=None if delay is None else milliseconds("delay", delay, least=0)
-    )
+def nack_terms(delay: Delay | None) -> SettlementTerms:
+    """It failed: back after the delay; None: after the topic's backoff."""
+    if delay is None:
+        return SettlementTerms(_NACK)
+    return SettlementTerms(_NACK, delay_ms=milliseconds("delay", delay_seconds(delay), least=0))
 
 
 def reject_terms(reason: str) -> SettlementTerms:

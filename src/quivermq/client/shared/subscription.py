@@ -16,6 +16,7 @@ from typing import Final, Self, cast
 
 from quivermq.client import fork_safety
 from quivermq.client.background_loop import BackgroundLoop
+from quivermq.client.checks import Delay
 from quivermq.client.core import Core
 from quivermq.client.shared.in_hand import Worker
 from quivermq.client.shared.leased_message import LeasedFields, LeasedMessage
@@ -106,7 +107,7 @@ class Subscription:
         """Acknowledge messages. Returns at once; `flush` waits until it is durable."""
         self._enqueue(messages, ACK)
 
-    def nack(self, messages: Iterable[LeasedMessage], delay: float | None = None) -> None:
+    def nack(self, messages: Iterable[LeasedMessage], delay: Delay | None = None) -> None:
         """Have messages delivered again after `delay` seconds; None: the topic's backoff."""
         self._enqueue(messages, nack_terms(delay))
 
