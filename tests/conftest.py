@@ -5,11 +5,13 @@ import gc
 import os
 import signal
 from collections.abc import Generator
+from itertools import count
 from typing import Any, Final
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from quivermq.node.garbage import NEVER, YOUNG_OBJECTS, YOUNG_ROUNDS
 from quivermq.testing import Cluster
 from quivermq.testing.cluster import StallBudget
 
@@ -59,10 +61,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.nodeid.partition("::")[0] not in LONGEST)
 
 
+TESTS_A_COLLECTION: Final = 100
+
+
 def pytest_collection_finish() -> None:
-    """What all tests are made of is not looked through for garbage again and again."""
+    """What all tests are made of is not looked through for garbage again and again. Nor is all
+    the rest while a broker of a test runs, whose loop that would hold: as in a broker's process."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, NEVER)
+
+
+_ended = count(1)
+
+
+def pytest_runtest_logfinish() -> None:
+    """Between two tests everything is collected, now and then."""
+    if next(_ended) % TESTS_A_COLLECTION == 0:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -78,8 +78,10 @@ def test_nonsense_ends_its_connection_and_costs_no_memory(
     before = node.memory_bytes()
     for _ in range(5):
         with dial(door(cluster)) as end:
-            end.sendall(LIES[lie])
-            end.shutdown(socket.SHUT_WR)
+            # It may be closed before it has all of it.
+            with suppress(OSError):
+                end.sendall(LIES[lie])
+                end.shutdown(socket.SHUT_WR)
             assert is_closed(end)
     assert node.memory_bytes() - before < 16 * MIB
     assert serves(cluster)

@@ -132,6 +132,21 @@ def test_other_types_are_converted(column: Any) -> None:
     assert [message.value for message in decode_messages(frame)] == [b"a", b"b"]
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([b"", b""], pa.binary(0)),
+        pa.array([None, None]),
+        pa.array(["a", "b"], pa.string_view()),
+        pa.array([(1, 2, 3)] * 2, pa.month_day_nano_interval()),
+        pa.array([[], []], pa.list_(pa.string(), 0)),
+    ],
+)
+def test_types_that_stand_for_more_than_their_bytes_are_refused(column: Any) -> None:
+    with pytest.raises(InvalidRequest, match="column value: send binary or string, not"):
+        frames(stream(pa.table({"value": column})))
+
+
 def test_columns_in_another_order_are_converted() -> None:
     sent = stream(table().select(["timestamp", "key", "value"]))
     (frame,) = frames(sent)

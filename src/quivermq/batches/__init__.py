@@ -36,7 +36,7 @@ from quivermq.batches.limits import (
     Limits,
 )
 from quivermq.batches.lone import lone_value
-from quivermq.batches.schema import HEADERS_TYPE, TIMESTAMP_TYPE, schema_of
+from quivermq.batches.schema import HEADERS_TYPE, TIMESTAMP_TYPE, check_stream_schema, schema_of
 
 __all__ = [
     "COUNTER_MAX",
@@ -63,6 +63,7 @@ __all__ = [
     "check_batch",
     "check_envelope",
     "check_sizes",
+    "check_stream_schema",
     "cut",
     "decode_batch",
     "decode_columns",

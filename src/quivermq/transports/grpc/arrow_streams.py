@@ -22,6 +22,7 @@ from quivermq.batches import (
     Limits,
     Origin,
     check_envelope,
+    check_stream_schema,
     encode_batches,
     read_envelope,
     schema_of,
@@ -84,7 +85,7 @@ def _batches(stream: bytes, limits: Limits) -> Iterator[Batch]:
             if message.type != "schema":
                 raise InvalidRequest(f"a stream begins with its schema, not with {message.type}")
             schema = pa.ipc.read_schema(message)
-            _refuse_strangers(schema)
+            check_stream_schema(schema)
             flags = _flags_of(schema)
         elif message.type != "record batch":
             raise InvalidRequest(f"a stream may not have a {message.type}: send plain columns")
@@ -108,15 +109,6 @@ def _batch(body: memoryview, schema: Any, flags: int | None, limits: Limits) -> 
     if codec is not None or found.column(0).null_count or len(body) > limits.batch_bytes_max:
         flags = None
     return Batch(found, flags, body)
-
-
-def _refuse_strangers(schema: Any) -> None:
-    known = {"value", *_COLUMN_FLAGS}
-    strangers = [name for name in schema.names if name not in known]
-    if strangers:
-        raise InvalidRequest(
-            f"the stream may have the columns {', '.join(sorted(known))}, not {strangers[0]!r}"
-        )
 
 
 def _flags_of(schema: Any) -> int | None:

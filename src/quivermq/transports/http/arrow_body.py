@@ -10,20 +10,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from quivermq.batches import is_plain
+from quivermq.batches import check_stream_schema, is_plain
 from quivermq.errors import InvalidRequest, QuiverError, TooLarge
 
 ARROW_STREAM: Final = "application/vnd.apache.arrow.stream"
-_COLUMNS: Final = ("value", "key", "headers", "timestamp")
 _BATCHES_MAX: Final = 10_000
-_BYTES: Final = (
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_string,
-    pa.types.is_large_string,
-)
-_NUMBERS: Final = (pa.types.is_timestamp, pa.types.is_int64)
-_NESTED: Final = (pa.types.is_list, pa.types.is_large_list, pa.types.is_struct, pa.types.is_map)
 
 
 def read_arrow(body: bytes) -> Any:
@@ -31,7 +22,7 @@ def read_arrow(body: bytes) -> Any:
     try:
         _check_batches(body)
         reader = pa.ipc.open_stream(pa.py_buffer(body))
-        _check_columns(reader.schema)
+        check_stream_schema(reader.schema)
         batches = []
         for batch in reader:
             batch.validate(full=True)
@@ -54,24 +45,3 @@ def _check_batches(body: bytes) -> None:
             raise TooLarge(f"an Arrow stream of more than {_BATCHES_MAX:,} batches: send fewer")
         if number and not is_plain(message.metadata):
             raise InvalidRequest("send Arrow batches without compression and dictionaries")
-
-
-def _check_columns(schema: Any) -> None:
-    names = schema.names
-    if "value" not in names or set(names) - set(_COLUMNS) or len(set(names)) < len(names):
-        raise InvalidRequest(
-            "an Arrow stream of messages has a column value, and optionally key, headers and "
-            f"timestamp: {names[:20]!r}"
-        )
-    for field in schema:
-        _check_type(field.name, field.type)
-
-
-def _check_type(name: str, kind: Any) -> None:
-    """Only types whose arrays take at least as many bytes as they stand for."""
-    if any(is_kind(kind) for is_kind in (*_BYTES, *_NUMBERS)):
-        return
-    if not any(is_kind(kind) for is_kind in _NESTED) or not kind.num_fields:
-        raise InvalidRequest(f"column {name}: send binary or string, not {kind}")
-    for number in range(kind.num_fields):
-        _check_type(name, kind.field(number).type)
