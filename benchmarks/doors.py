@@ -117,6 +117,10 @@ class Server:
         credentials = grpc.ssl_channel_credentials(Path(self._tls).read_bytes())
         return grpc.secure_channel(self._node.grpc_address, credentials, options=options)
 
+    def renew_http(self) -> None:
+        """While other doors were used, the broker may have closed the connection as idle."""
+        self.http.close()
+
     def open_http(self) -> HTTPConnection:
         host, _, port = self._node.http_address.rpartition(":")
         if self._tls is None:
@@ -183,6 +187,7 @@ class Throughput:
         session.close()
 
     def produce_http(self) -> None:
+        self._server.renew_http()
         for _ in range(self._batches):
             post(self._server.http, "/v1/topics/http/messages", stream_of(self._table), ARROW)
 
@@ -219,6 +224,7 @@ class Throughput:
         session.close()
 
     def consume_http(self) -> None:
+        self._server.renew_http()
         self._rounds += 1
         path = f"/v1/topics/http/groups/g{self._rounds}/poll"
         body = json.dumps({"max_messages": JSON_BATCH, "ack": "auto", "wait": 1}).encode()
@@ -242,6 +248,7 @@ class Throughput:
             produce(request)
 
     def singles_http(self) -> None:
+        self._server.renew_http()
         body = json.dumps({"messages": [{"value": "x" * SIZE}]}).encode()
         for _ in range(SINGLES):
             post(self._server.http, "/v1/topics/single/messages", body)
