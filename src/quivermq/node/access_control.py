@@ -11,7 +11,7 @@ expires. Clients connect again, and are told what they may do by then.
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from quivermq.cluster import CONSUME, UserRecord, View, digest_of
@@ -94,6 +94,11 @@ class AccessControl:
         self._anonymous: dict[Caller, None] = {}
         self._slices = slices
         self._expiring: asyncio.Task[None] | None = None
+
+    @property
+    def known_users(self) -> Mapping[str, UserRecord]:
+        """By their names, as this broker or gateway has heard of them."""
+        return self._known
 
     # Signing in.
 

@@ -126,9 +126,9 @@ class GatewayServer(_Doors):
     """Start it, use `listen`, `http` and `grpc`, stop it. It serves whether brokers answer or not:
     `gateway.unready` says whether they do."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
+    def __init__(self, settings: BrokerSettings, machine: Machine | None = None) -> None:
         self.gateway = Gateway(settings)
-        super().__init__(self.gateway, Machine())
+        super().__init__(self.gateway, machine or Machine())
 
     async def start(self) -> None:
         """Serve. Raises `QuiverError` if it cannot: a certificate, an address."""

@@ -5,8 +5,8 @@ lead any more says so, and the map is asked for again: once for all requests tha
 """
 
 import asyncio
-import random
 from collections.abc import Callable
+from secrets import randbelow
 from typing import Any, Final
 
 from quivermq.client import ROUTE_SECONDS_MAX, Attempts, Route, Router, Target
@@ -73,7 +73,8 @@ class BrokerRoutes:
     def __init__(self, router: Router) -> None:
         self._router = router
         self._refreshing: dict[str, asyncio.Task[Route]] = {}
-        self._follower = random.randrange(1 << 16)  # noqa: S311 - spreads gateways over replicas
+        # Spreads gateways over replicas.
+        self._follower = randbelow(1 << 16)
         self.slices = Slices()
 
     # Sending.
