@@ -10,10 +10,16 @@ import sys
 
 import pytest
 
-from quivermq.testing.simulation.faults import FAULTS
+from quivermq.testing.simulation.faults import FAULTS, GATEWAY_FAULTS
 
 BLOCKS, SEEDS_PER_BLOCK = 2, 3
-REPLAYED = 1
+REPLAYED = 590
+"""With gateways, users and HTTP."""
+SEEN = (
+    ("steps by HTTP", "calls of guests that were refused", "users of gateways"),
+    ("steps by HTTP", "users of gateways"),
+)
+"""By block, what only some seeds have."""
 
 KILLED = """
 from quivermq.testing import Simulation, Violation
@@ -68,11 +74,13 @@ def test_brokers_keep_their_promises_and_recover(block: int) -> None:
     assert count(shown, "messages acknowledged") > 100 * SEEDS_PER_BLOCK, "too little was stored"
     assert count(shown, "calls judged as linearizable") > 50 * SEEDS_PER_BLOCK
     assert count(shown, "faults:") > 4 * SEEDS_PER_BLOCK, "too calm to show anything"
+    assert all(count(shown, name) > 10 for name in SEEN[block]), shown
 
 
 def test_every_kind_of_fault_has_a_name_of_its_own_and_a_pace() -> None:
-    assert len({fault.__name__ for fault in FAULTS}) == len(FAULTS)
-    assert all(pace_ms > 0 for pace_ms in FAULTS.values())
+    every = FAULTS | GATEWAY_FAULTS
+    assert len({fault.__name__ for fault in every}) == len(FAULTS) + len(GATEWAY_FAULTS)
+    assert all(pace_ms > 0 for pace_ms in every.values())
 
 
 def test_a_seed_is_the_same_run_in_every_process_and_another_is_not() -> None:

@@ -14,12 +14,19 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
+from importlib import import_module
 from multiprocessing import get_context
 
 from rich.console import Console
 from rich.progress import Progress
 
-from quivermq.testing.simulation import Outcome, run_last_seed, run_seed, shrink
+from quivermq.testing.simulation import (
+    Outcome,
+    run_last_seed,
+    run_seed,
+    shrink,
+    speaks_http,
+)
 
 MS_PER_HOUR = 3_600_000
 CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
@@ -103,6 +110,9 @@ def run_all(seeds: range, jobs: int | None) -> int:
 def outcomes_of(seeds: range, jobs: int | None) -> Generator[Outcome, None, None]:
     """The outcomes of seeds in their order, each from a process of its own. Closing it ends them
     all."""
+    if any(map(speaks_http, seeds)):
+        # Once, and not in each process: it takes longer than a seed.
+        import_module("quivermq.transports.http")
     pool = get_context("fork").Pool(jobs, maxtasksperchild=1)
     with pool, Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("seeds", total=len(seeds))

@@ -4,6 +4,7 @@ Machines, clocks, disks and the network are those of `testing.virtual`. Users wo
 client and record what it tells them; faults strike; checkers compare.
 """
 
+from quivermq.testing.simulation.http_users import speaks_http
 from quivermq.testing.simulation.shrink import shrink
 from quivermq.testing.simulation.simulation import (
     LeftOut,
@@ -13,4 +14,4 @@ from quivermq.testing.simulation.simulation import (
     run_seed,
 )
 
-__all__ = ["LeftOut", "Outcome", "Simulation", "run_last_seed", "run_seed", "shrink"]
+__all__ = ["LeftOut", "Outcome", "Simulation", "run_last_seed", "run_seed", "shrink", "speaks_http"]

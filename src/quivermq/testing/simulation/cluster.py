@@ -1,96 +1,36 @@
 """The simulated cluster: a broker on each machine, which may be killed, stopped and started."""
 
-from functools import partial
+from collections.abc import Callable, Mapping
 from random import Random
-from typing import Final
 
-from quivermq.errors import QuiverError
+from quivermq.cluster import UserRecord
 from quivermq.node import HostedReplica
 from quivermq.settings import BrokerSettings
-from quivermq.testing.virtual import Process, SimulatedMachine, World
+from quivermq.testing.simulation.served_machine import ServedMachine
+from quivermq.testing.virtual import SimulatedMachine, World
 from quivermq.transports import Server
 
 _CLIENT_PORT, _PEER_PORT = 7600, 7700
-_STOP_MS: Final = 20_000
-"""A broker that has not stopped by then is killed."""
 
 
-class SimulatedBroker:
+class SimulatedBroker(ServedMachine[Server]):
     """A machine and the broker that runs on it."""
 
     def __init__(self, node: int, machine: SimulatedMachine, settings: BrokerSettings) -> None:
+        super().__init__(f"broker {node}", machine, lambda: Server(settings, machine))
         self.node = node
-        self.machine = machine
         self.settings = settings
-        self.server: Server | None = None
-        self.refusal: QuiverError | None = None
-        """Why it did not start."""
-        self.is_stopping = False
-        self.is_retired = False
         self.has_failed_disk = False
         """Since it started, its disk refused something: it trusts it again after a restart."""
-        machine.on_death = self._died
 
     def start(self) -> None:
-        if self.machine.is_up or self.is_retired:
-            return
-        self.refusal = None
-        self.is_stopping = self.has_failed_disk = False
-        self.machine.world.story.tell(f"broker {self.node} starts")
-        self.machine.run(self._run, f"broker {self.node}")
-
-    async def _run(self) -> None:
-        server = self.server = Server(self.settings, self.machine)
-        try:
-            await server.start()
-        except QuiverError as error:
-            self.refusal = error
-            self.machine.world.story.tell(f"broker {self.node} does not start: {error}")
-
-    def _died(self) -> None:
-        self._start_later(self.machine.dice.uniform(50, 2_000))
-
-    def _start_later(self, down_ms: float) -> None:
-        self.machine.world.time.after_ms(down_ms, self.start)
-
-    def crash(self, *, power: bool, down_ms: float) -> None:
-        """Killed, or without power; starts again after a while."""
-        if self.machine.is_up:
-            (self.machine.lose_power if power else self.machine.kill)()
-            self._start_later(down_ms)
-
-    def restart(self, down_ms: float) -> None:
-        """Stopped as an operator would, and started again."""
-        process = self.machine.process
-        if process is None or self.is_stopping or self.server is None:
-            return
-        self.is_stopping = True
-        process.loop.call_soon(self._begin_to_stop, process, self.server, down_ms)
-        self.machine.world.time.after_ms(_STOP_MS, partial(self._end, process, down_ms))
-
-    def _begin_to_stop(self, process: Process, server: Server, down_ms: float) -> None:
-        stopping = process.loop.create_task(server.stop())
-        stopping.add_done_callback(lambda _: self._end_soon(process, down_ms))
-
-    def _end_soon(self, process: Process, down_ms: float) -> None:
-        self.machine.world.time.after_ms(0.1, partial(self._end, process, down_ms))
-
-    def _end(self, process: Process, down_ms: float) -> None:
-        if self.machine.process is process:
-            self.machine.kill()
-            self._start_later(down_ms)
+        if not self.machine.is_up:
+            self.has_failed_disk = False
+        super().start()
 
     @property
     def is_ready(self) -> bool:
-        server = self.server
-        return (
-            self.machine.is_up
-            and not self.is_stopping
-            and server is not None
-            and server.client_connections is not None
-            and hasattr(server.broker, "membership")
-            and server.broker.is_ready
-        )
+        return self.is_serving and self.server is not None and self.server.broker.is_ready
 
     @property
     def is_whole(self) -> bool:
@@ -121,10 +61,19 @@ class SimulatedBroker:
 class SimulatedCluster:
     """All brokers."""
 
-    def __init__(self, world: World, dice: Random, size: int, settings: dict[str, object]) -> None:
+    def __init__(
+        self,
+        world: World,
+        dice: Random,
+        size: int,
+        settings: dict[str, object],
+        more: Callable[[str], dict[str, object]],
+    ) -> None:
+        """`more`: settings of a broker by its host."""
         self.world = world
         self._dice = dice
         self._settings = settings
+        self._more = more
         self.founders = tuple(range(1, size + 1))
         self._last = size
         self.brokers: dict[int, SimulatedBroker] = {}
@@ -146,6 +95,7 @@ class SimulatedCluster:
                 "grpc": "",
                 "events": False,
                 **self._settings,
+                **self._more(host),
                 **more,
             }
         )
@@ -172,6 +122,16 @@ class SimulatedCluster:
     @property
     def is_ready(self) -> bool:
         return all(broker.is_ready for broker in self.brokers.values())
+
+    def know(self, knows: Callable[[Mapping[str, UserRecord]], bool]) -> bool:
+        """Whether every broker that runs knows something of the users."""
+        return all(
+            broker.is_ready
+            and broker.server is not None
+            and knows(broker.server.broker.metadata.view.users)
+            for broker in self.brokers.values()
+            if broker.machine.is_up
+        )
 
     @property
     def standing(self) -> str:

@@ -1,6 +1,6 @@
 """The faults of a simulated cluster, each with its mean time between two strikes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -9,6 +9,7 @@ from typing import Final
 from quivermq.batches import MARK_PREFIX
 from quivermq.errors import StorageFailed
 from quivermq.testing.simulation.cluster import SimulatedBroker, SimulatedCluster
+from quivermq.testing.simulation.gateways import SimulatedGateway
 from quivermq.testing.virtual import Link, Weather
 
 _DISK_OPERATIONS_AHEAD: Final = 40
@@ -29,6 +30,7 @@ class FaultContext:
     remove_broker: Callable[[int], None]
     fragile: tuple[int, ...] = ()
     """The brokers whose disks may be damaged: never a majority."""
+    gateways: Sequence[SimulatedGateway] = ()
     is_over: bool = False
 
     def strike(self, name: str, text: str) -> None:
@@ -41,6 +43,9 @@ class FaultContext:
     def one(self) -> SimulatedBroker:
         """Any broker that belongs to the cluster."""
         return self.dice.choice(list(self.cluster.brokers.values()))
+
+    def one_gateway(self) -> SimulatedGateway:
+        return self.dice.choice(self.gateways)
 
     @property
     def hosts(self) -> list[str]:
@@ -212,6 +217,7 @@ def one_way_partition(context: FaultContext) -> None:
 def cut_links(context: FaultContext) -> None:
     """F8: any links are cut, also those to clients, each in one direction."""
     hosts = [*context.hosts, *(f"client{number}" for number in range(1, 12))]
+    hosts += [gateway.machine.host for gateway in context.gateways]
     links = {(a, b) for a in hosts for b in hosts if a != b and context.dice.random() < 0.25}
     _cut(context, links, "cut links")
 
@@ -316,6 +322,36 @@ def kill_user(context: FaultContext) -> None:
     context.kill_user()
 
 
+def kill_gateway(context: FaultContext) -> None:
+    """A gateway is killed, or its machine loses its power."""
+    gateway = context.one_gateway()
+    power = context.dice.random() < 0.3
+    context.strike("kill gateway", f"{gateway.name}{', without power' if power else ''}")
+    gateway.crash(power=power, down_ms=context.dice.uniform(50, 4_000))
+
+
+def restart_gateway(context: FaultContext) -> None:
+    """A gateway is stopped and started."""
+    gateway = context.one_gateway()
+    context.strike("restart gateway", gateway.name)
+    gateway.restart(context.dice.uniform(50, 3_000))
+
+
+def pause_gateway(context: FaultContext) -> None:
+    """A gateway stands still for a while."""
+    gateway = context.one_gateway()
+    duration_ms = context.dice.choice((200, 1_000, 3_000, 10_000)) * context.dice.random()
+    gateway.machine.pause_ms(duration_ms)
+    context.strike("pause gateway", f"{gateway.name} for {duration_ms:.0f} ms")
+
+
+def cut_gateway(context: FaultContext) -> None:
+    """A gateway reaches some brokers, and is reached by some, not by all."""
+    host = context.one_gateway().machine.host
+    ways = [way for broker in context.hosts for way in ((host, broker), (broker, host))]
+    _cut(context, {way for way in ways if context.dice.random() < 0.5}, "cut gateway")
+
+
 FAULTS: Final[dict[Fault, float]] = {
     kill: 5_000,
     kill_all: 15_000,
@@ -342,6 +378,13 @@ FAULTS: Final[dict[Fault, float]] = {
     empty_disk: 25_000,
 }
 """Each with its mean time between two strikes, in ms."""
+GATEWAY_FAULTS: Final[dict[Fault, float]] = {
+    kill_gateway: 4_000,
+    restart_gateway: 6_000,
+    pause_gateway: 5_000,
+    cut_gateway: 5_000,
+}
+"""The same of faults that only seeds with gateways have."""
 
 
 class Nemesis:
@@ -358,6 +401,13 @@ class Nemesis:
             fault: (mean_ms * dice.choice((0.5, 1.0, 3.0)), dice.random() < share, dice.random())
             for fault, mean_ms in FAULTS.items()
         }
+        if context.gateways:
+            # Half of them at least: there are few.
+            share = max(share, 0.5)
+            drawn |= {
+                fault: (mean_ms, dice.random() < share, dice.random())
+                for fault, mean_ms in GATEWAY_FAULTS.items()
+            }
         self.chosen = {
             fault: mean_ms
             for fault, (mean_ms, is_chosen, _) in drawn.items()

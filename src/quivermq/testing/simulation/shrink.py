@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from quivermq.testing.simulation.faults import FAULTS
+from quivermq.testing.simulation.faults import FAULTS, GATEWAY_FAULTS
 from quivermq.testing.simulation.simulation import LeftOut, Outcome, run_seed
 
 
@@ -20,7 +20,7 @@ def shrink(failed: Outcome) -> tuple[Outcome, LeftOut]:
 
 def _candidates(failed: Outcome) -> Iterator[LeftOut]:
     struck = {name.replace(" ", "_").replace("-", "_") for name in failed.faults}
-    names = [fault.__name__ for fault in FAULTS if fault.__name__ in struck]
+    names = [fault.__name__ for fault in FAULTS | GATEWAY_FAULTS if fault.__name__ in struck]
     nothing = LeftOut()
     # Half of them at once, if none of those is needed.
     for half in (names[: len(names) // 2], names[len(names) // 2 :]):

@@ -21,12 +21,12 @@ from random import Random
 from typing import Any, Final
 
 import quivermq.aio
-from quivermq.client import AsyncClient, DeadLetter, RateLimit, Retention
+from quivermq.client import AsyncClient, DeadLetter
 from quivermq.cluster import FEATURE_LEVEL_MIN
 from quivermq.errors import Corrupt, QuiverError, TopicNotFound
 from quivermq.log import Log
 from quivermq.testing import Violation
-from quivermq.testing.simulated_disk import Faults
+from quivermq.testing.simulation.accounts import Accounts, GuestUser
 from quivermq.testing.simulation.cluster import SimulatedBroker, SimulatedCluster
 from quivermq.testing.simulation.faults import (
     DRIFT,
@@ -35,38 +35,27 @@ from quivermq.testing.simulation.faults import (
     Nemesis,
     odd_clock,
 )
+from quivermq.testing.simulation.gateways import Gateways
+from quivermq.testing.simulation.http_users import HTTP_PORT, HttpUsers
 from quivermq.testing.simulation.operating_user import (
-    OperatingUser,
-    UpgradingUser,
     founded_at,
     raise_level,
 )
-from quivermq.testing.simulation.redriving import (
-    RedriveHistory,
-    RedrivingDrainingUser,
-    RedrivingUser,
-)
 from quivermq.testing.simulation.replica_checks import ReplicaChecks
-from quivermq.testing.simulation.witnesses import RankedUser, WatchingUser, lift_limits
+from quivermq.testing.simulation.served_machine import ServedMachine
+from quivermq.testing.simulation.stages import MakeUser, Stages
+from quivermq.testing.simulation.witnesses import RankedUser, lift_limits
 from quivermq.testing.simulation.work_budget import WorkBudget
 from quivermq.testing.trials.client_trial import stored_batches
 from quivermq.testing.trials.consumer_trial import letters_of
 from quivermq.testing.trials.group_history import Letter, Original
 from quivermq.testing.trials.history import ReplicaCopy, TopicPartition
-from quivermq.testing.trials.rate_history import RateHistory
 from quivermq.testing.trials.users import (
-    AtMostOnceUser,
-    CommittingUser,
-    ConsumingUser,
     DrainingUser,
-    ProducingUser,
-    PushedUser,
-    ReadingUser,
     Records,
     SentValues,
     Stage,
     StickyDrainingUser,
-    StickyUser,
     User,
 )
 from quivermq.testing.virtual import (
@@ -78,7 +67,6 @@ from quivermq.testing.virtual import (
     silently,
     without_collection,
 )
-from quivermq.testing.virtual.process import MachineState
 from quivermq.testing.virtual.story import Story
 from quivermq.testing.virtual.virtual_time import VirtualTime
 
@@ -96,10 +84,6 @@ COUNTED: Final = 10
 UPGRADED: Final = 8
 """Of so many seeds, one begins at an earlier feature level, which a user raises."""
 STORY_LINES: Final = 40
-_GROUPS: Final = ("billing", "search")
-_REDRIVEN: Final = "redriven"
-
-MakeUser = Callable[[Stage, str, Random], User]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,27 +123,18 @@ class Simulation:
         network = VirtualNetwork(time, Random(dice.random()), story)
         self.world = World(time, story, network, [])
         size = dice.choice((1, 3, 3, 3, 5))
-        self.cluster = SimulatedCluster(self.world, dice, size, _settings(dice))
-        topics = {f"topic{n}": dice.randint(1, 3) for n in range(1, dice.randint(2, 3))}
-        pace_s = dice.choice((0.05, 0.2, 0.5))
-        self.stage = Stage(
-            self.world, self.cluster.servers, Records(sent=SentValues()), topics, pace_s=pace_s
+        self.accounts = accounts = Accounts(self.world, seed)
+        self.http = HttpUsers(seed)
+        if self.http.are_on:
+            network.sound_ports = frozenset({HTTP_PORT})
+        self.cluster = SimulatedCluster(
+            self.world, dice, size, _settings(dice), self._server_settings
         )
-        fleeting = {"fleeting": dice.randint(1, 2)} if dice.random() < 0.4 else {}
-        self.fleeting = Stage(
-            self.world, self.cluster.servers, Records(), fleeting, may_be_dropped=True
-        )
-        """Of topics whose messages are dropped after a while."""
-        limited = {"limited": dice.randint(1, 3)} if dice.random() < 0.5 else {}
-        self.limited = Stage(
-            self.world, self.cluster.servers, Records(sent=SentValues()), limited, pace_s=0.3
-        )
-        """Of topics with a rate limit."""
-        for topic in limited:
-            limit = RateHistory(dice.choice((4.0, 15.0, 50.0)), dice.choice((1, 4, 20)))
-            self.limited.records.rates[topic] = limit
-        self.redriven = RedriveHistory() if dice.random() < 0.4 else None
-        """Of a topic whose dead letters are put back."""
+        servers = self.cluster.servers
+        self.stages = Stages(self.world, servers, dice)
+        self.gateways = Gateways(self.world, seed, servers, self._server_settings)
+        if accounts.are_on:
+            self.stages.add(accounts.join(servers, self.cluster.know, self.gateways.know))
         self.budget = WorkBudget() if seed % COUNTED == COUNTED - 1 else None
         self._is_upgraded = seed % UPGRADED == UPGRADED - 1
         self._machines = 0
@@ -171,6 +146,10 @@ class Simulation:
         """Brokers that are being removed."""
         self._nemesis: Nemesis | None = None
         self._checks = ReplicaChecks()
+
+    def _server_settings(self, host: str) -> dict[str, object]:
+        """Of the doors of a broker or a gateway."""
+        return self.accounts.settings | self.http.listen(host)
 
     def run(self) -> Outcome:
         """Run all phases; raises `Violation` with the story as a note."""
@@ -196,7 +175,9 @@ class Simulation:
 
     def _end(self) -> None:
         """Forget all processes. What their tasks do when they are closed does not matter."""
-        for machine in [b.machine for b in self.cluster.brokers.values()] + list(self._users):
+        for served in self._served():
+            served.machine.kill()
+        for machine in self._users:
             machine.kill()
 
     def outcome(self, failure: str = "") -> Outcome:
@@ -218,7 +199,7 @@ class Simulation:
         """The state and the last events, for a failure message."""
         return "\n".join(
             (
-                f"seed {self.seed} at {self.world.time.now_ms} ms: {self.cluster.standing}",
+                f"seed {self.seed} at {self.world.time.now_ms} ms: {self._standing}",
                 f"faults: {self._nemesis.names if self._nemesis else 'none yet'}",
                 f"struck: {dict(self.world.story.faults)}",
                 f"counts: {dict(self.world.story.counts)}",
@@ -226,39 +207,34 @@ class Simulation:
             )
         )
 
+    @property
+    def _standing(self) -> str:
+        return self.cluster.standing + self.gateways.standing
+
     # Phases.
 
     def _start(self) -> None:
         for broker in self.cluster.brokers.values():
             broker.start()
         self._until(lambda: self.cluster.is_ready, STARTING_MS_MAX, "I9: it did not start")
+        if self.accounts.are_on:
+            # By this name brokers take it for a caller of their own machine.
+            self._do(self._make_root, STARTING_MS_MAX, "localhost")
+        self.gateways.start()
+        self._until(lambda: self.gateways.is_ready, STARTING_MS_MAX, "I9: no gateway started")
         replication = min(3, len(self.cluster.brokers))
 
         async def create() -> None:
-            async with quivermq.aio.connect(self.cluster.servers, timeout=20.0) as client:
-                for topic, partitions in self.stage.topics.items():
-                    await client.create_topic(
-                        topic, partitions=partitions, replication=replication, max_deliveries=8
-                    )
-                for topic, partitions in self.fleeting.topics.items():
-                    await client.create_topic(
-                        topic,
-                        partitions=partitions,
-                        replication=replication,
-                        retention=Retention(max_messages=50),
-                    )
-                if self.redriven is not None:
-                    await client.create_topic(_REDRIVEN, partitions=2, replication=replication)
-                for topic, limit in self.limited.records.rates.items():
-                    await client.create_topic(
-                        topic,
-                        partitions=self.limited.topics[topic],
-                        replication=replication,
-                        max_deliveries=8,
-                        rate_limit=RateLimit(per_second=limit.per_second, burst=limit.burst),
-                    )
+            async with self._connect() as client:
+                await self.stages.create_topics(client, replication)
+                if self.accounts.are_on:
+                    await self.accounts.make_all(client, self.stages.topics, replication)
 
         self._do(create, STARTING_MS_MAX)
+
+    async def _make_root(self) -> None:
+        async with self._connect() as client:
+            await self.accounts.make_root(client)
 
     def _suffer(self) -> None:
         nodes = list(self.cluster.brokers)
@@ -270,37 +246,18 @@ class Simulation:
             self._kill_user,
             self._remove_broker,
             fragile,
+            self.gateways.all,
         )
         self._context = context
         self._nemesis = Nemesis(context, lambda name: name not in self.left_out.faults)
-        for stage in (self.stage, self.fleeting, self.limited):
+        for stage in self.stages.all:
             stage.has_right_clocks = odd_clock not in self._nemesis.chosen
-        self.makers = self._draw_users()
+        self.makers = self.stages.draw_users(self.dice, is_upgraded=self._is_upgraded)
+        self.makers += self.accounts.draw_users() + self.http.draw_users()
         for number, (make, chance) in enumerate(self.makers):
             if number not in self.left_out.users:
                 self._add_user(make, Random(chance))
         self._run_for(self.dice.randint(15_000, 35_000))
-
-    def _draw_users(self) -> list[tuple[MakeUser, float]]:
-        """The users, and the seed of the dice of each."""
-        dice = self.dice
-        chosen: list[MakeUser] = [ProducingUser] * dice.randint(1, 3)
-        chosen += [
-            make
-            for make in (ReadingUser, CommittingUser, OperatingUser, AtMostOnceUser)
-            if dice.random() < 0.5
-        ]
-        if self.fleeting.topics:
-            chosen += [self._fleeting_producer, self._fleeting_producer, self._fleeting_reader]
-        if self.limited.topics:
-            chosen += [self._limited_producer, self._limited_once, self._limited_watcher]
-            chosen += [self._limited_consumer] * dice.randint(1, 3)
-        chosen += [self._redriving] * (self.redriven is not None)
-        chosen += [self._consumer] * dice.randint(0, 3)
-        chosen += [self._pushed] * (dice.random() < 0.3)
-        chosen += [self._sticky] * dice.choice((0, 0, 1, 2, 3))
-        chosen += [UpgradingUser] * self._is_upgraded
-        return [(make, dice.random()) for make in chosen]
 
     def _heal(self) -> None:
         self._context.is_over = True
@@ -308,23 +265,23 @@ class Simulation:
         restarts_all = self.dice.random() < 0.5
         world.story.tell("healing" + (", all restart" if restarts_all else ""))
         world.network.heal()
+        for gateway in self.gateways.all:
+            gateway.heal()
         for broker in self.cluster.brokers.values():
-            machine = broker.machine
-            machine.disk.faults = Faults()
-            machine.state = MachineState()
-            machine.paused_until_us = min(machine.paused_until_us, world.time.now_us)
-            machine.clock.set_right()
-            if machine.process is not None:
-                machine.process.plan_turn()
+            broker.heal()
             if restarts_all or broker.has_failed_disk or broker.refusal:
                 broker.crash(power=False, down_ms=100.0)
         self._run_for(200)
         for broker in self.cluster.brokers.values():
             broker.start()
+        self.gateways.start()
         self._replace_damaged()
         self._until(lambda: not self._leaving, SERVING_MS_MAX, "I9: a broker is not removed")
         self._until(
             lambda: self.cluster.is_ready, SERVING_MS_MAX, "I9: not all brokers are ready in time"
+        )
+        self._until(
+            lambda: self.gateways.is_ready, SERVING_MS_MAX, "I9: not all gateways are ready in time"
         )
         world.story.tell("serves again")
 
@@ -353,7 +310,7 @@ class Simulation:
             )
 
     async def _replace(self, node: int) -> None:
-        async with quivermq.aio.connect(self.cluster.servers, timeout=20.0) as client:
+        async with self._connect() as client:
             while True:
                 try:
                     await client.replace_broker(node)
@@ -365,10 +322,11 @@ class Simulation:
                     return
 
     def _drain(self) -> None:
-        for stage in (self.stage, self.fleeting, self.limited):
+        main = self.stages.main
+        for stage in self.stages.all:
             stage.is_over = True
         # What a clock that was ahead postponed becomes due.
-        if not self.stage.has_right_clocks:
+        if not main.has_right_clocks:
             for broker in self.cluster.brokers.values():
                 broker.machine.clock.jump(CLOCKS_WRONG_US_MAX)
         self._until(
@@ -377,39 +335,60 @@ class Simulation:
             "I9: calls of clients do not end",
         )
         self._check_rates()
-        if self.redriven is not None:
-            last_one = RedrivingDrainingUser(
-                self.stage, "drain redriven", Random(1), _REDRIVEN, self.redriven
-            )
-            self._do(last_one.run, DRAINING_MS_MAX)
-            self.world.story.counts["messages judged as put back once"] = self.redriven.judged
-        for topic in self.stage.topics:
-            ranked = RankedUser(self.stage, f"ranked {topic}", Random(self.dice.random()), topic)
-            self._do(ranked.run, DRAINING_MS_MAX)
-        for stage in (self.stage, self.limited):
+        if self.accounts.are_on:
+            self._do(self._examine, DRAINING_MS_MAX)
+        if self.stages.redriven is not None:
+            self._drain_by(self.stages.redriving_drainer())
+            judged = self.stages.redriven.judged
+            self.world.story.counts["messages judged as put back once"] = judged
+        for topic in main.topics:
+            self._drain_by(RankedUser(main, f"ranked {topic}", Random(self.dice.random()), topic))
+        for stage in self.stages.kept:
             for topic, group in list(stage.records.groups):
-                user = DrainingUser(stage, f"drain {topic} {group}", Random(1), topic, group)
-                self._do(user.run, DRAINING_MS_MAX)
-        for topic in self.stage.records.sticky:
-            last = StickyDrainingUser(self.stage, f"drain {topic}", Random(1), topic)
-            self._do(last.run, DRAINING_MS_MAX)
+                name = f"drain {topic} {group}"
+                self._drain_by(DrainingUser(stage, name, Random(1), topic, group))
+        for topic in main.records.sticky:
+            self._drain_by(StickyDrainingUser(main, f"drain {topic}", Random(1), topic))
+
+    async def _examine(self) -> None:
+        """Users whose grants change, without faults."""
+        accounts = self.accounts
+        guests = []
+        for servers in filter(None, (self.cluster.servers, self.gateways.servers)):
+            guest = GuestUser(accounts.stage, f"guest of {servers[0]}", Random(1), accounts)
+            guest.servers = servers
+            guests.append(guest)
+        async with self._connect() as client:
+            await accounts.examine(client, guests)
+            await accounts.check_stored(client)
+        accounts.check_failures(self.stages.all)
+
+    def _drain_by(self, user: User) -> None:
+        self._equip(user)
+        self._do(user.run, DRAINING_MS_MAX)
 
     def _check_rates(self) -> None:
         """The limits, by all that was delivered so far; what is left is delivered without."""
-        rates = self.limited.records.rates
-        self._do(partial(lift_limits, self.limited), SERVING_MS_MAX)
+        limited = self.stages.limited
+
+        async def lift() -> None:
+            async with self._connect() as client:
+                await lift_limits(limited, client)
+
+        self._do(lift, SERVING_MS_MAX)
+        rates = limited.records.rates
         for topic in list(rates):
-            clock_rate = 1.0 if self.limited.has_right_clocks else max(DRIFT)
+            clock_rate = 1.0 if limited.has_right_clocks else max(DRIFT)
             judged = rates.pop(topic).check(clock_rate)
             self.world.story.counts["deliveries judged by a rate limit"] += judged
 
     def _check(self) -> None:
         counts = self.world.story.counts
         self._do(self._raise_level, SERVING_MS_MAX)
-        for stage in (self.stage, self.limited):
+        for stage in self.stages.kept:
             self._check_kept(stage)
             counts["calls judged as linearizable"] += stage.records.log.check()
-        self.fleeting.records.log.check()
+        self.stages.fleeting.records.log.check()
         self._until(self._is_level, SERVING_MS_MAX, "I9: the replicas do not become equal")
         brokers = list(self.cluster.brokers.values())
         counts["states compared"] = self._checks.check_states(
@@ -417,12 +396,13 @@ class Simulation:
         )
         for broker in brokers:
             broker.machine.kill()
-        for stage in (self.stage, self.limited):
+        for stage in self.stages.kept:
             stage.records.messages.check(self._copies(stage))
-        self.fleeting.records.messages.check(self._copies(self.fleeting), may_be_dropped=True)
+        fleeting = self.stages.fleeting
+        fleeting.records.messages.check(self._copies(fleeting), may_be_dropped=True)
 
     async def _raise_level(self) -> None:
-        async with quivermq.aio.connect(self.cluster.servers, timeout=20.0) as client:
+        async with self._connect() as client:
             await raise_level(client)
 
     def _check_kept(self, stage: Stage) -> None:
@@ -432,7 +412,7 @@ class Simulation:
         records = stage.records
 
         async def look() -> None:
-            async with quivermq.aio.connect(self.cluster.servers, timeout=20.0) as client:
+            async with self._connect() as client:
                 for topic, partitions in stage.topics.items():
                     for number in range(partitions):
                         contents[TopicPartition(topic, number)] = {
@@ -495,11 +475,7 @@ class Simulation:
             return []
 
     def _is_level(self) -> bool:
-        for topic, partitions in {
-            **self.stage.topics,
-            **self.fleeting.topics,
-            **self.limited.topics,
-        }.items():
+        for topic, partitions in self.stages.topics.items():
             for number in range(partitions):
                 ends = {
                     (hosted.replica.commit_index, hosted.replica.applied_index)
@@ -514,49 +490,30 @@ class Simulation:
 
     # Users.
 
-    def _consumer(self, stage: Stage, name: str, dice: Random) -> User:
-        topic = dice.choice(list(stage.topics))
-        return ConsumingUser(stage, name, dice, topic, dice.choice(_GROUPS))
-
-    def _pushed(self, stage: Stage, name: str, dice: Random) -> User:
-        topic = dice.choice(list(stage.topics))
-        return PushedUser(stage, name, dice, topic, dice.choice(_GROUPS))
-
-    def _fleeting_producer(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
-        return ProducingUser(self.fleeting, name, dice)
-
-    def _fleeting_reader(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
-        return ReadingUser(self.fleeting, name, dice)
-
-    def _redriving(self, stage: Stage, name: str, dice: Random) -> User:
-        return RedrivingUser(stage, name, dice, _REDRIVEN, self.redriven or RedriveHistory())
-
-    def _limited_producer(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
-        return ProducingUser(self.limited, name, dice)
-
-    def _limited_consumer(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
-        return self._consumer(self.limited, name, dice)
-
-    def _limited_once(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
-        return AtMostOnceUser(self.limited, name, dice)
-
-    def _limited_watcher(self, stage: Stage, name: str, dice: Random) -> User:  # noqa: ARG002
-        return WatchingUser(self.limited, name, dice)
-
-    def _sticky(self, stage: Stage, name: str, dice: Random) -> User:
-        return StickyUser(stage, name, dice, next(iter(stage.topics)))
-
     def _add_user(self, make: MakeUser, dice: Random) -> None:
         self._made += 1
         machine = self._new_machine()
-        user = make(self.stage, f"{make.__name__.strip('_')} {self._made}", dice)
+        user = self.stages.make_user(make, self._made, dice)
+        self._equip(user)
         self._users[machine] = user
         self._makers[machine] = make
         machine.run(user.run, user.name)
 
-    def _new_machine(self) -> SimulatedMachine:
+    def _equip(self, user: User) -> None:
+        """Give a user the addresses that it may know, and a token."""
+        self.accounts.equip(user)
+        user.servers = self.gateways.servers_for_user(self.cluster.servers)
+        if user.servers is self.gateways.servers:
+            self.world.story.counts["users of gateways"] += 1
+
+    def _connect(self) -> "quivermq.aio.Connecting":
+        """A client of the operator, who reaches all brokers."""
+        return quivermq.aio.connect(self.cluster.servers, timeout=20.0, token=self.accounts.root)
+
+    def _new_machine(self, host: str = "") -> SimulatedMachine:
         self._machines += 1
-        return SimulatedMachine(self.world, f"client{self._machines}", Random(self.dice.random()))
+        host = host or f"client{self._machines}"
+        return SimulatedMachine(self.world, host, Random(self.dice.random()))
 
     def _remove_broker(self, node: int) -> None:
         """Have a broker removed from the cluster, and switch it off afterwards."""
@@ -565,7 +522,7 @@ class Simulation:
         self._leaving.add(node)
 
         async def remove() -> None:
-            async with quivermq.aio.connect(self.cluster.servers, timeout=20.0) as client:
+            async with self._connect() as client:
                 await self._remove(client, node)
             self.world.story.counts["brokers removed"] += 1
             self._leaving.discard(node)
@@ -599,9 +556,11 @@ class Simulation:
 
     # Time.
 
-    def _do(self, work: Callable[[], Coroutine[Any, Any, None]], longest_ms: int) -> None:
+    def _do(
+        self, work: Callable[[], Coroutine[Any, Any, None]], longest_ms: int, host: str = ""
+    ) -> None:
         """Run a program to its end."""
-        machine = self._new_machine()
+        machine = self._new_machine(host)
         process = machine.run(work, "work")
         self._until(
             lambda: process.main is not None and process.main.done(),
@@ -622,13 +581,17 @@ class Simulation:
         end_ms = self.world.time.now_ms + longest_ms
         while not condition():
             if self.world.time.now_ms >= end_ms:
-                raise Violation(f"{failure}: {self.cluster.standing}")
+                raise Violation(f"{failure}: {self._standing}")
             self._run_for(50)
 
+    def _served(self) -> Iterator[ServedMachine[Any]]:
+        yield from self.cluster.brokers.values()
+        yield from self.gateways.all
+
     def _processes(self) -> Iterator[Process]:
-        for broker in self.cluster.brokers.values():
-            if broker.machine.process is not None:
-                yield broker.machine.process
+        for served in self._served():
+            if served.machine.process is not None:
+                yield served.machine.process
         for machine in self._users:
             if machine.process is not None:
                 yield machine.process

@@ -5,12 +5,11 @@ from itertools import count
 from random import Random
 from typing import Final
 
-import quivermq.aio
 from quivermq.client import AsyncClient
 from quivermq.errors import QuiverError
 from quivermq.testing.trials.history import TopicPartition
 from quivermq.testing.trials.priority_history import PriorityHistory
-from quivermq.testing.trials.users import TIMEOUT_S, Stage, User
+from quivermq.testing.trials.users import Stage, User
 
 
 class WatchingUser(User):
@@ -64,13 +63,12 @@ class RankedUser(User):
         return found_group.done == received and not found_group.in_flight
 
 
-async def lift_limits(stage: Stage) -> None:
+async def lift_limits(stage: Stage, client: AsyncClient) -> None:
     """Note the last terms of topics with a rate limit, and take the limit away."""
-    async with quivermq.aio.connect(stage.servers, timeout=TIMEOUT_S) as client:
-        for topic, history in stage.records.rates.items():
-            term = None
-            while term is None:
-                await asyncio.sleep(0.1)
-                term = (await client.topic(topic)).partitions[0].term
-            history.record_term(stage.world.time.now_us, term)
-            await client.alter_topic(topic, rate_limit=None)
+    for topic, history in stage.records.rates.items():
+        term = None
+        while term is None:
+            await asyncio.sleep(0.1)
+            term = (await client.topic(topic)).partitions[0].term
+        history.record_term(stage.world.time.now_us, term)
+        await client.alter_topic(topic, rate_limit=None)

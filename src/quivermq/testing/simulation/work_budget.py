@@ -1,4 +1,5 @@
-"""Counts the work of each callback of a simulated broker: none may hold its event loop for long.
+"""Counts the work of each callback of a simulated broker or gateway: none may hold its event loop
+for long.
 
     with WorkBudget() as budget:
         ...                # simulated brokers
@@ -22,6 +23,9 @@ from quivermq.testing.virtual.loop import VirtualLoop
 WORK_MAX: Final = 400_000
 """Of one callback. A core does three millions in a second or more: so this is two thirds of the
 stall budget of 200 ms. A replica that catches up after its disk was lost needs 210,000."""
+
+
+_JUDGED: Final = ("broker", "gateway")
 
 
 class WorkBudget:
@@ -62,7 +66,7 @@ class WorkBudget:
         if work <= self.most and work <= self._work_max:
             return
         loop = handle._loop  # noqa: SLF001
-        if not isinstance(loop, VirtualLoop) or not loop.process.name.startswith("broker"):
+        if not isinstance(loop, VirtualLoop) or not loop.process.name.startswith(_JUDGED):
             return
         self.most = max(self.most, work)
         if work > self._work_max:

@@ -149,11 +149,16 @@ class User:
         self.name = name
         self.dice = dice
         self.is_done = False
+        self.servers = stage.servers
+        """The addresses that it knows."""
+        self.token: str | None = None
 
     async def run(self) -> None:
         while not self.is_done:
             try:
-                client = await quivermq.aio.connect(self.stage.servers, timeout=TIMEOUT_S)
+                client = await quivermq.aio.connect(
+                    self.servers, timeout=TIMEOUT_S, token=self.token
+                )
             except QuiverError as error:
                 self.fail(error)
                 continue
@@ -189,10 +194,16 @@ class ProducingUser(User):
     def __init__(self, stage: Stage, name: str, dice: Random) -> None:
         super().__init__(stage, name, dice)
         self._count = 0
-        self._acts = (self._one, self._keyed, self._many, self._stream)
+        self.acts: tuple[Callable[[AsyncClient], Awaitable[None]], ...]
+        self.acts = (self._one, self._keyed, self._many, self._stream)
+
+    @property
+    def producer(self) -> str:
+        """Whose messages are stored in the order in which they were sent."""
+        return self.name
 
     async def step(self, client: AsyncClient) -> None:
-        await self.dice.choice(self._acts)(client)
+        await self.dice.choice(self.acts)(client)
 
     def _values(self, place: TopicPartition, many: int) -> list[bytes]:
         values = [
@@ -201,7 +212,7 @@ class ProducingUser(User):
             for number in range(many)
         ]
         self._count += many
-        self.stage.records.messages.attempt(self.name, place, values)
+        self.stage.records.messages.attempt(self.producer, place, values)
         return values
 
     def _acked(self, place: TopicPartition, first: int, values: list[bytes], began_us: int) -> None:

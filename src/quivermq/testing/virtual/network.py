@@ -53,6 +53,8 @@ class VirtualNetwork:
         self.dice = dice
         self.story = story
         self.weather = Weather()
+        self.sound_ports: frozenset[int] = frozenset()
+        """Of listeners without checksums of their own: no bit is flipped on the way there."""
         self._listeners: dict[tuple[str, int], VirtualListener] = {}
         self._connections: dict[VirtualConnection, None] = {}
         self._cut: frozenset[Link] = frozenset()
@@ -107,6 +109,8 @@ class VirtualNetwork:
         listener = self._listeners.get(place)
         if listener is not None:
             connection = VirtualConnection(self, process, listener.process)
+            is_sound = place[1] in self.sound_ports
+            connection.near.is_sound = connection.far.is_sound = is_sound
             self._connections[connection] = None
             listener.process.loop.call_soon(connection.far.begin, listener.factory)
             answer = partial(self._connected, connection, factory, arrived)
@@ -266,6 +270,8 @@ class VirtualTransport(asyncio.Transport):
         self._is_closing = False
         self._is_lost = False
         self._is_full = False
+        self.is_sound = False
+        """No bit is flipped on the way."""
         self._is_gone = False
         """Its process is gone, or the system forgot it: it takes nothing and says nothing."""
         self.set_write_buffer_limits()
@@ -320,7 +326,7 @@ class VirtualTransport(asyncio.Transport):
     def _carry(self, data: bytes | None) -> None:
         network, other = self._network, self.other
         self._busy_until_us = network.due_us(self._busy_until_us)
-        arriving = None if data is None else network.carried(data)
+        arriving = data if data is None or self.is_sound else network.carried(data)
         network.story.trace_bytes(self._way, arriving or b"")
         network.time.at_us(self._busy_until_us, partial(other.arrive, arriving))
 

@@ -15,8 +15,10 @@ import warnings
 from asyncio import events
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
+from quivermq import log_context
 from quivermq.testing.virtual.loop import VirtualLoop
 from quivermq.testing.virtual.process import Process
 
@@ -56,6 +58,8 @@ def sandbox() -> Iterator[None]:
     """Simulated processes see their own clocks, chance and process number, and all have one name:
     clients say theirs."""
     arguments, sys.argv = sys.argv, ["simulated"]
+    ids = log_context._START, log_context._numbers  # noqa: SLF001  (requests have ids of these)
+    _set_ids("simulated", count(1))
     before = [(module, name, getattr(module, name)) for module, name, _ in _ANSWERS]
     for (module, name, answer), (_, _, of_system) in zip(_ANSWERS, before, strict=True):
         setattr(module, name, _by_process(answer, of_system))
@@ -63,8 +67,13 @@ def sandbox() -> Iterator[None]:
         yield
     finally:
         sys.argv = arguments
+        _set_ids(*ids)
         for module, name, of_system in before:
             setattr(module, name, of_system)
+
+
+def _set_ids(start: str, numbers: "count[int]") -> None:
+    vars(log_context).update(_START=start, _numbers=numbers)
 
 
 @contextmanager
