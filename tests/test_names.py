@@ -17,6 +17,7 @@ def test_names_are_checked() -> None:
             check_group_name(bad)
     with pytest.raises(InvalidRequest, match="for a flag: '-x'"):
         check_topic_name("-x")
+    check_topic_name("-x", internal=True)
     with pytest.raises(InvalidRequest, match="reserved"):
         check_topic_name("_quiver")
     check_topic_name("_quiver", internal=True)

@@ -19,7 +19,8 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 def check_topic_name(name: str, *, internal: bool = False) -> None:
     """Raise `InvalidRequest` unless a topic may be called so; names with `_` first are our own."""
     check_name("topic", name)
-    if name.startswith("-"):
+    # A catalog may hold some of those from before.
+    if name.startswith("-") and not internal:
         raise InvalidRequest(
             f"a command would take a topic that starts with '-' for a flag: {name!r}"
         )

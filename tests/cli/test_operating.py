@@ -56,7 +56,8 @@ def test_transfer_moves_a_leader(cluster: RunningUp) -> None:
 
 
 def test_a_balanced_cluster_has_nothing_to_move(cluster: RunningUp) -> None:
-    quiver("cluster", "rebalance", "--servers", cluster.servers)
+    moved = quiver("cluster", "rebalance", "--servers", cluster.servers)
+    assert moved.stdout == "balanced: nothing is left to move\n", moved.stderr
     done = quiver_json("cluster", "rebalance", "--status", "--servers", cluster.servers)
     assert done["done"] is True
 

@@ -30,7 +30,7 @@ from quivermq.cli.output import (
 from quivermq.cli.rebalance_progress import watch
 
 if TYPE_CHECKING:
-    from quivermq.client import Client, ClusterInfo, NodeInfo, RebalanceInfo, TopicInfo, UpgradeInfo
+    from quivermq.client import Client, ClusterInfo, NodeInfo, TopicInfo, UpgradeInfo
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -260,7 +260,7 @@ def rebalance(
             if wait:
                 found = watch(
                     "rebalancing",
-                    lambda: _advance(client),
+                    client.rebalance_status,
                     lambda found: found.done,
                     quiet=as_json,
                 )
@@ -276,14 +276,6 @@ def rebalance(
         print_line(f"  {line}")
     if found.trouble:
         print_error(found.trouble, label="warning")
-
-
-def _advance(client: "Client") -> "RebalanceInfo":
-    """The rebalance's progress; once the replicas are in place, ask for the leaders to move."""
-    found = client.rebalance_status()
-    if not found.moves_left and found.leaders_left:
-        return client.rebalance(leaders_only=True)
-    return found
 
 
 @app.command()
