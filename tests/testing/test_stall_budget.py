@@ -53,6 +53,16 @@ async def ask_stats(folder: Path, hold: Callable[[], None]) -> None:
         talker.close()
 
 
+async def check_found(folder: Path, hold: Callable[[], None]) -> None:
+    """The thread that looks where a callback is may come late, and see it behind what held it."""
+    for number in range(3):
+        await ask_stats(folder / str(number), hold)
+        (found,) = STALL_BUDGET.take()
+        if "handlers/cluster.py" in found:
+            return
+    raise AssertionError(found)
+
+
 HELD: list[Any] = [
     pytest.param(lambda: work(0.35), id="busy"),
     pytest.param(lambda: time.sleep(1.4), id="blocked"),
@@ -64,9 +74,7 @@ HELD: list[Any] = [
 async def test_a_callback_that_holds_the_loop_is_found(
     tmp_path: Path, hold: Callable[[], None]
 ) -> None:
-    await ask_stats(tmp_path, hold)
-    (found,) = STALL_BUDGET.take()
-    assert "handlers/cluster.py" in found
+    await check_found(tmp_path, hold)
 
 
 @pytest.mark.parametrize("hold", HELD)
@@ -74,9 +82,7 @@ async def test_a_callback_that_holds_the_loop_is_found(
 async def test_the_same_on_the_loop_that_brokers_use(
     tmp_path: Path, hold: Callable[[], None]
 ) -> None:
-    await ask_stats(tmp_path, hold)
-    (found,) = STALL_BUDGET.take()
-    assert "handlers/cluster.py" in found
+    await check_found(tmp_path, hold)
 
 
 @pytest.mark.parametrize("hold", [lambda: work(0.1), lambda: time.sleep(0.4)])
