@@ -6,19 +6,19 @@ holds and promises, `docs/formats.md` its files.
 
 from quivermq.backup.folder import BackupFolder
 from quivermq.backup.manifest import Manifest, PartitionBackup, TopicBackup
-from quivermq.backup.pace import Pace, Progress
 from quivermq.backup.restore import RestoreOptions, RestoreReport, restore_backup
 from quivermq.backup.take import BackupReport, take_backup
+from quivermq.backup.throttle import CopyProgress, CopyThrottle
 from quivermq.backup.verify import Damage, VerifyReport, verify_backup
 
 __all__ = [
     "BackupFolder",
     "BackupReport",
+    "CopyProgress",
+    "CopyThrottle",
     "Damage",
     "Manifest",
-    "Pace",
     "PartitionBackup",
-    "Progress",
     "RestoreOptions",
     "RestoreReport",
     "TopicBackup",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from quivermq.backup.frame_file import TEMPORARY, write_durably
-from quivermq.backup.manifest import Manifest, MessagesFile, Section, StoredFile
+from quivermq.backup.manifest import BackupFile, Manifest, MessagesFile, StateSection
 from quivermq.batches import Frame
 from quivermq.errors import Corrupt, InvalidRequest, QuiverError, StorageFailed, UnsupportedFormat
 
@@ -32,7 +32,7 @@ class BackupFolder:
     def path(self, name: str) -> Path:
         return self.root / name
 
-    def has(self, file: StoredFile) -> bool:
+    def has(self, file: BackupFile) -> bool:
         """Whether a file is there, in its size; what is in it is not looked at."""
         path = self.path(file.name)
         return path.is_file() and path.stat().st_size == file.bytes
@@ -126,9 +126,9 @@ def state_name(serial: int, kind: str) -> str:
     return f"{STATE}/{serial:010}.{kind}"
 
 
-def section_of(frames: list[Frame], at: int) -> Section:
+def section_of(frames: list[Frame], at: int) -> StateSection:
     """Frames that are written from byte `at` on."""
-    return Section(at, sum(map(len, frames)))
+    return StateSection(at, sum(map(len, frames)))
 
 
 def contiguous(files: tuple[MessagesFile, ...], start: int, end: int) -> bool:

@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from quivermq.backup.manifest import StoredFile
+from quivermq.backup.manifest import BackupFile
 from quivermq.batches import HEADER_BYTES, Frame, Header, Limits
 from quivermq.errors import Corrupt, QuiverError
 
@@ -35,14 +35,14 @@ class FrameFileWriter:
             self._digest.update(part)
             self.size += len(part)
 
-    def finish(self) -> StoredFile:
+    def finish(self) -> BackupFile:
         """It is durable, under its own name."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         Path(f"{self._path}{TEMPORARY}").replace(self._path)
         sync_folder(self._path.parent)
-        return StoredFile(self._name, self.size, self._digest.hexdigest())
+        return BackupFile(self._name, self.size, self._digest.hexdigest())
 
     def discard(self) -> None:
         """Not finished: nothing of it stays."""

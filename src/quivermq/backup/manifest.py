@@ -16,7 +16,7 @@ VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFile:
+class BackupFile:
     """A file of a backup; it never changes."""
 
     name: str
@@ -26,7 +26,7 @@ class StoredFile:
 
 
 @dataclass(frozen=True, slots=True)
-class MessagesFile(StoredFile):
+class MessagesFile(BackupFile):
     """Batches of a partition, one behind the other."""
 
     first: int
@@ -36,7 +36,7 @@ class MessagesFile(StoredFile):
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class StateSection:
     """A part of a file of states."""
 
     at: int
@@ -51,8 +51,8 @@ class PartitionBackup:
     end: int
     files: tuple[MessagesFile, ...]
     """In order. The first may begin before `start`: that part is not restored."""
-    groups: Section
-    producers: Section
+    groups: StateSection
+    producers: StateSection
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class Manifest:
     """The release that took it."""
     catalog: dict[str, Any] = field(hash=False)
     """As a broker exported it: records of topics, users, the next producer id."""
-    groups: StoredFile
-    producers: StoredFile
+    groups: BackupFile
+    producers: BackupFile
     topics: tuple[TopicBackup, ...]
 
     @property
@@ -99,7 +99,7 @@ class Manifest:
     def messages(self) -> int:
         return sum(topic.messages for topic in self.topics)
 
-    def files(self) -> Iterator[StoredFile]:
+    def files(self) -> Iterator[BackupFile]:
         """Every file that it consists of."""
         yield self.groups
         yield self.producers
@@ -144,8 +144,8 @@ class Manifest:
         return cls(
             **{
                 **content,
-                "groups": StoredFile(**content["groups"]),
-                "producers": StoredFile(**content["producers"]),
+                "groups": BackupFile(**content["groups"]),
+                "producers": BackupFile(**content["producers"]),
                 "topics": tuple(map(_topic, content["topics"])),
             }
         )
@@ -162,8 +162,8 @@ def _topic(value: dict[str, Any]) -> TopicBackup:
             **{
                 **one,
                 "files": tuple(MessagesFile(**each) for each in one["files"]),
-                "groups": Section(**one["groups"]),
-                "producers": Section(**one["producers"]),
+                "groups": StateSection(**one["groups"]),
+                "producers": StateSection(**one["producers"]),
             }
         )
         for one in value["partitions"]

@@ -15,13 +15,13 @@ from typing import Final
 from quivermq.backup.folder import BackupFolder
 from quivermq.backup.frame_file import read_frames
 from quivermq.backup.manifest import (
+    BackupFile,
     Manifest,
     PartitionBackup,
-    Section,
-    StoredFile,
+    StateSection,
     TopicBackup,
 )
-from quivermq.backup.pace import Pace
+from quivermq.backup.throttle import CopyThrottle
 from quivermq.backup.verify import verify_backup
 from quivermq.batches import MIB, Frame, FrameKind, Index
 from quivermq.client import BackupAccess
@@ -67,10 +67,14 @@ def restore_backup(
     folder: str | Path,
     options: RestoreOptions | None = None,
     *,
-    pace: Pace | None = None,
+    throttle: CopyThrottle | None = None,
 ) -> RestoreReport:
     """Restore what a folder holds. Nothing is changed before all that is wanted is verified."""
-    options, pace, place = options or RestoreOptions(), pace or Pace(), BackupFolder(folder)
+    options, throttle, place = (
+        options or RestoreOptions(),
+        throttle or CopyThrottle(),
+        BackupFolder(folder),
+    )
     began = time.monotonic()
     if options.new_name and not options.topic:
         raise InvalidRequest("a new name needs the topic that is to have it")
@@ -79,9 +83,9 @@ def restore_backup(
     if options.topic and manifest.topic(options.topic) is None:
         known = ", ".join(topic.name for topic in manifest.topics) or "none"
         raise InvalidRequest(f"the backup has no topic {options.topic!r}; it has: {known}")
-    # By its own pace: a limit is for what the cluster is given.
-    verify_backup(place, topics=topics, pace=Pace(pace.report)).check()
-    report = RestoreRun(access, place, manifest, options, pace).run()
+    # By a throttle of its own: a limit is for what the cluster is given.
+    verify_backup(place, topics=topics, throttle=CopyThrottle(throttle.report)).check()
+    report = RestoreRun(access, place, manifest, options, throttle).run()
     report.seconds = time.monotonic() - began
     return report
 
@@ -104,13 +108,13 @@ class RestoreRun:
         folder: BackupFolder,
         manifest: Manifest,
         options: RestoreOptions,
-        pace: Pace,
+        throttle: CopyThrottle,
     ) -> None:
         self._access = access
         self._folder = folder
         self._manifest = manifest
         self._options = options
-        self._pace = pace
+        self._throttle = throttle
         self._is_whole = not options.topic
 
     def run(self) -> RestoreReport:
@@ -165,7 +169,7 @@ class RestoreRun:
         return Target(topic, name, made.id.hex()), made.is_open
 
     def _restore_topic(self, target: Target) -> None:
-        self._pace.begin(f"restoring {target.name}", target.topic.messages)
+        self._throttle.begin(f"restoring {target.name}", target.topic.messages)
         for number, partition in enumerate(target.topic.partitions):
             for command in self._commands(self._manifest.groups, partition.groups):
                 self._access.restore_frames(target.name, target.id, number, [command])
@@ -173,7 +177,7 @@ class RestoreRun:
             for command in self._producers(partition):
                 self._access.restore_frames(target.name, target.id, number, [command])
 
-    def _commands(self, file: StoredFile, section: Section) -> Iterator[Frame]:
+    def _commands(self, file: BackupFile, section: StateSection) -> Iterator[Frame]:
         return read_frames(self._folder.path(file.name), section.at, section.bytes)
 
     def _producers(self, partition: PartitionBackup) -> Iterator[Frame]:
@@ -199,7 +203,7 @@ class RestoreRun:
 
     def _send(self, target: Target, number: int, frames: list[Frame], size: int) -> None:
         self._access.restore_frames(target.name, target.id, number, frames)
-        self._pace.advance(sum(frame.header.count for frame in frames), size)
+        self._throttle.advance(sum(frame.header.count for frame in frames), size)
 
     def _frames(self, partition: PartitionBackup, at: int) -> Iterator[Frame]:
         """The batches of a partition from `at` on."""
@@ -212,7 +216,7 @@ class RestoreRun:
 
     def _compare(self, target: Target) -> None:
         """Read everything back from the cluster."""
-        self._pace.begin(f"comparing {target.name}", target.topic.messages)
+        self._throttle.begin(f"comparing {target.name}", target.topic.messages)
         for number, partition in enumerate(target.topic.partitions):
             held = self._access.position(target.name, target.id, number)
             if (held.start, held.end) != (partition.start, partition.end):
@@ -225,7 +229,7 @@ class RestoreRun:
                 found = next(stored, None)
                 if found is None or not is_same(found, frame):
                     raise Corrupt(f"{target.name}/{number} holds {found}, and the backup {frame}")
-                self._pace.advance(frame.header.count, len(frame))
+                self._throttle.advance(frame.header.count, len(frame))
 
     def _stored(self, target: Target, number: int, partition: PartitionBackup) -> Iterator[Frame]:
         at = partition.start

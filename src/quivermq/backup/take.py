@@ -25,14 +25,14 @@ from quivermq.backup.folder import (
 )
 from quivermq.backup.frame_file import FrameFileWriter, digest_of_file, read_frames
 from quivermq.backup.manifest import (
+    BackupFile,
     Manifest,
     MessagesFile,
     PartitionBackup,
-    Section,
-    StoredFile,
+    StateSection,
     TopicBackup,
 )
-from quivermq.backup.pace import Pace
+from quivermq.backup.throttle import CopyThrottle
 from quivermq.batches import MIB, Frame
 from quivermq.client import BackupAccess
 from quivermq.errors import (
@@ -65,31 +65,35 @@ class BackupReport:
 
 
 def take_backup(
-    access: BackupAccess, folder: str | Path, *, pace: Pace | None = None
+    access: BackupAccess, folder: str | Path, *, throttle: CopyThrottle | None = None
 ) -> BackupReport:
     """Back a cluster up into a folder: all of it the first time, what is new after that."""
-    place, pace = BackupFolder(folder), pace or Pace()
+    place, throttle = BackupFolder(folder), throttle or CopyThrottle()
     began = time.monotonic()
     with place.locked():
         try:
-            taking = BackupRun(access, place, place.load(), pace)
+            taking = BackupRun(access, place, place.load(), throttle)
             manifest = taking.run()
         except OSError as error:
             raise StorageFailed(f"the backup cannot be written to {place}: {error}") from error
-    return BackupReport(manifest, taking.copied, pace.bytes, time.monotonic() - began)
+    return BackupReport(manifest, taking.copied, throttle.bytes, time.monotonic() - began)
 
 
 class BackupRun:
     """One backup, from its first request to its manifest."""
 
     def __init__(
-        self, access: BackupAccess, folder: BackupFolder, previous: Manifest | None, pace: Pace
+        self,
+        access: BackupAccess,
+        folder: BackupFolder,
+        previous: Manifest | None,
+        throttle: CopyThrottle,
     ) -> None:
         self._access = access
         self._folder = folder
         self._previous = previous
         self._serial = previous.serial + 1 if previous else 1
-        self._pace = pace
+        self._throttle = throttle
         self.copied = 0
         """Messages."""
 
@@ -114,11 +118,11 @@ class BackupRun:
         self._folder.save(manifest)
         return manifest
 
-    def _take_groups(self) -> tuple[dict[str, Any], dict[PartitionKey, Section], StoredFile]:
+    def _take_groups(self) -> tuple[dict[str, Any], dict[PartitionKey, StateSection], BackupFile]:
         """The groups of all topics, also of those that are created meanwhile: no dead letter may
         be noted as moved to a topic that the backup does not have."""
         writer = FrameFileWriter(self._folder.root, state_name(self._serial, "groups"))
-        taken: dict[PartitionKey, Section] = {}
+        taken: dict[PartitionKey, StateSection] = {}
         try:
             while True:
                 catalog = self._catalog()
@@ -130,7 +134,7 @@ class BackupRun:
                 ]
                 if not missing:
                     return catalog, taken, writer.finish()
-                self._pace.begin(f"reading the groups of {len(missing):,} partitions")
+                self._throttle.begin(f"reading the groups of {len(missing):,} partitions")
                 for name, topic_id, number in missing:
                     taken[topic_id, number] = self._export_groups(name, topic_id, number, writer)
         except BaseException:
@@ -149,7 +153,7 @@ class BackupRun:
 
     def _export_groups(
         self, name: str, topic_id: str, number: int, writer: FrameFileWriter
-    ) -> Section:
+    ) -> StateSection:
         at, after = writer.size, 0
         try:
             while True:
@@ -162,11 +166,11 @@ class BackupRun:
         except TopicNotFound:
             # Deleted meanwhile: the next look at the catalog does not show it.
             pass
-        return Section(at, writer.size - at)
+        return StateSection(at, writer.size - at)
 
     def _take_topics(
-        self, catalog: Mapping[str, Any], groups: Mapping[PartitionKey, Section]
-    ) -> tuple[list[TopicBackup], StoredFile]:
+        self, catalog: Mapping[str, Any], groups: Mapping[PartitionKey, StateSection]
+    ) -> tuple[list[TopicBackup], BackupFile]:
         writer = FrameFileWriter(self._folder.root, state_name(self._serial, "producers"))
         topics: list[TopicBackup] = []
         try:
@@ -186,7 +190,7 @@ class BackupRun:
             raise
 
     def _take_partition(
-        self, name: str, topic_id: str, number: int, groups: Section, writer: FrameFileWriter
+        self, name: str, topic_id: str, number: int, groups: StateSection, writer: FrameFileWriter
     ) -> PartitionBackup:
         for _ in range(_AGAIN):
             state = self._access.export_producers(name, topic_id, number)
@@ -248,7 +252,7 @@ class BackupRun:
     def _copy(self, place: "Place", at: int) -> Iterable[MessagesFile]:
         """Copy the batches from `at` to the end, as they are stored."""
         files: list[MessagesFile] = []
-        self._pace.begin(f"copying {place.topic}/{place.partition}", place.end - at)
+        self._throttle.begin(f"copying {place.topic}/{place.partition}", place.end - at)
         while at < place.end:
             file = self._copy_file(place, at)
             files.append(file)
@@ -277,7 +281,7 @@ class BackupRun:
             raise Corrupt(f"{place} gave {frame} where {at} comes next")
         writer.write(frame)
         self.copied += header.count
-        self._pace.advance(header.count, len(frame))
+        self._throttle.advance(header.count, len(frame))
         return header.next_offset
 
 

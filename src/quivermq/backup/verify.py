@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from quivermq.backup.folder import BackupFolder, contiguous
 from quivermq.backup.frame_file import digest_of_file, read_frames
 from quivermq.backup.manifest import (
+    BackupFile,
     Manifest,
     MessagesFile,
     PartitionBackup,
-    Section,
-    StoredFile,
+    StateSection,
     TopicBackup,
 )
-from quivermq.backup.pace import Pace
+from quivermq.backup.throttle import CopyThrottle
 from quivermq.batches import Frame, FrameKind
 from quivermq.errors import Corrupt
 
@@ -60,23 +60,26 @@ class VerifyReport:
 
 
 def verify_backup(
-    folder: BackupFolder, *, topics: frozenset[str] | None = None, pace: Pace | None = None
+    folder: BackupFolder,
+    *,
+    topics: frozenset[str] | None = None,
+    throttle: CopyThrottle | None = None,
 ) -> VerifyReport:
     """Read all of a backup, or what belongs to these topics."""
-    manifest, pace = folder.loaded(), pace or Pace()
+    manifest, throttle = folder.loaded(), throttle or CopyThrottle()
     wanted = [topic for topic in manifest.topics if topics is None or topic.name in topics]
-    pace.begin("verifying", sum(topic.messages for topic in wanted))
-    verifying = Verifying(folder, manifest, pace)
+    throttle.begin("verifying", sum(topic.messages for topic in wanted))
+    verifying = Verifying(folder, manifest, throttle)
     damages = [damage for topic in wanted for damage in verifying.damages_of(topic)]
-    return VerifyReport(manifest, pace.messages, damages)
+    return VerifyReport(manifest, throttle.messages, damages)
 
 
 class Verifying:
     """Reads the files of a backup."""
 
-    def __init__(self, folder: BackupFolder, manifest: Manifest, pace: Pace) -> None:
+    def __init__(self, folder: BackupFolder, manifest: Manifest, throttle: CopyThrottle) -> None:
         self._folder = folder
-        self._pace = pace
+        self._throttle = throttle
         self._states = {
             "groups": (manifest.groups, self._trouble(manifest.groups)),
             "producers": (manifest.producers, self._trouble(manifest.producers)),
@@ -105,7 +108,7 @@ class Verifying:
             if trouble and (inside := self._trouble_of_section(file, section)):
                 yield Damage(topic, number, file.name, inside)
 
-    def _trouble_of_section(self, file: StoredFile, section: Section) -> str:
+    def _trouble_of_section(self, file: BackupFile, section: StateSection) -> str:
         try:
             for frame in self.frames_of(file, section):
                 if frame.header.kind != FrameKind.COMMAND:
@@ -114,10 +117,10 @@ class Verifying:
             return str(error)
         return ""
 
-    def frames_of(self, file: StoredFile, section: Section) -> Iterator[Frame]:
+    def frames_of(self, file: BackupFile, section: StateSection) -> Iterator[Frame]:
         return read_frames(self._folder.path(file.name), section.at, section.bytes)
 
-    def _trouble(self, file: StoredFile) -> str:
+    def _trouble(self, file: BackupFile) -> str:
         """What is wrong with a file as a whole; "" if nothing is."""
         path = self._folder.path(file.name)
         try:
@@ -138,7 +141,7 @@ class Verifying:
                 if header.kind != FrameKind.DATA or header.base_offset != at:
                     return f"{frame} stands where offset {at} comes next"
                 at = header.next_offset
-                self._pace.advance(header.count, len(frame))
+                self._throttle.advance(header.count, len(frame))
         except Corrupt as error:
             return f"behind offset {at}: {error}"
         return "" if at == file.end else f"it ends at offset {at} instead of {file.end}"

@@ -6,8 +6,8 @@ import typer
 
 from quivermq.backup import (
     BackupFolder,
+    CopyThrottle,
     Manifest,
-    Pace,
     VerifyReport,
     take_backup,
     verify_backup,
@@ -54,8 +54,8 @@ def backup(
     with connect(servers, timeout) as client, show_progress(quiet=as_json) as report_progress:
         from quivermq.client import BackupAccess  # noqa: PLC0415 - loads the whole client
 
-        pace = Pace(report_progress, bytes_per_second=rate or 0)
-        report = take_backup(BackupAccess(client), to, pace=pace)
+        throttle = CopyThrottle(report_progress, bytes_per_second=rate or 0)
+        report = take_backup(BackupAccess(client), to, throttle=throttle)
     manifest = report.manifest
     if as_json:
         print_json(
@@ -77,7 +77,7 @@ def backup(
 
 def _verify(folder: str, *, as_json: bool) -> None:
     with show_progress(quiet=as_json) as report_progress:
-        report = verify_backup(BackupFolder(folder), pace=Pace(report_progress))
+        report = verify_backup(BackupFolder(folder), throttle=CopyThrottle(report_progress))
     if as_json:
         damages = [
             {"topic": each.topic, "partition": each.partition, "file": each.file, "what": each.what}

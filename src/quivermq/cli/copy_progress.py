@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from quivermq.backup import Progress as CopyProgress
+from quivermq.backup import CopyProgress
 from quivermq.cli.output import stderr_console
 from quivermq.quantities import format_size
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from quivermq.backup import Pace, RestoreOptions, restore_backup
+from quivermq.backup import CopyThrottle, RestoreOptions, restore_backup
 from quivermq.cli.backup import Rate
 from quivermq.cli.copy_progress import show_progress
 from quivermq.cli.options import (
@@ -50,8 +50,8 @@ def restore(
     with connect(servers, timeout) as client, show_progress(quiet=as_json) as report_progress:
         from quivermq.client import BackupAccess  # noqa: PLC0415 - loads the whole client
 
-        pace = Pace(report_progress, bytes_per_second=rate or 0)
-        report = restore_backup(BackupAccess(client), source, options, pace=pace)
+        throttle = CopyThrottle(report_progress, bytes_per_second=rate or 0)
+        report = restore_backup(BackupAccess(client), source, options, throttle=throttle)
     if as_json:
         print_json(
             {

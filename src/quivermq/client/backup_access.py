@@ -1,4 +1,4 @@
-"""What `quivermq.backup` asks of brokers: exports, stored batches as they are, and restores.
+"""Requests of `quivermq.backup` to brokers: exports, stored batches as they are, and restores.
 
 For admins of the whole cluster. Every request names the id of its topic: one that was deleted and
 created again is another topic.

@@ -1,4 +1,4 @@
-"""What a backup keeps of the catalog, and the edits that bring it back.
+"""The part of the catalog that a backup keeps, and the edits that bring it back.
 
 A topic is restored under its own id where no broker can have a log of that id: a broker that was
 away would take its former log for that of the restored topic. So never in the cluster that it was

@@ -1,4 +1,4 @@
-"""How fast a backup or a restore goes, and how far it is."""
+"""Counts what a backup or a restore copies, and keeps it within a rate."""
 
 import time
 from collections.abc import Callable
@@ -8,11 +8,11 @@ from typing import NamedTuple
 from quivermq.errors import InvalidRequest
 
 
-class Progress(NamedTuple):
-    """How far it is."""
+class CopyProgress(NamedTuple):
+    """A moment of a backup or restore, for who watches it."""
 
     stage: str
-    """What is being done, for people."""
+    """The work under way, for people."""
     messages: int
     messages_total: int
     bytes: int
@@ -20,10 +20,10 @@ class Progress(NamedTuple):
 
 
 @dataclass(slots=True)
-class Pace:
+class CopyThrottle:
     """Counts what is copied, reports it, and waits where a limit on bytes a second says so."""
 
-    report: Callable[[Progress], None] = lambda _: None
+    report: Callable[[CopyProgress], None] = lambda _: None
     bytes_per_second: int = 0
     """0: no limit."""
     stage: str = ""
@@ -52,4 +52,4 @@ class Pace:
             time.sleep(self._free_at - now)
 
     def _tell(self) -> None:
-        self.report(Progress(self.stage, self.messages, self.messages_total, self.bytes))
+        self.report(CopyProgress(self.stage, self.messages, self.messages_total, self.bytes))
