@@ -1,9 +1,9 @@
-"""Derives the asyncio client from the blocking one: `make aio` writes `client/aio_client.py`.
+"""Derives the asyncio client from the blocking one: `make aio` writes its two modules.
 
-Every method of `Client` is taken over with its documentation. `run(...)` becomes `await ...`,
-and so does a call of a method that `AsyncClientLifecycle` defines with `async def`; a method that
-awaits becomes `async def`. A class that has an asyncio counterpart is replaced by it. Examples in
-the documentation are translated likewise.
+Every method of `Client` and `AdminClient` is taken over with its documentation. `run(...)` becomes
+`await ...`, and so does a call of a method that `AsyncClientLifecycle` defines with `async def`; a
+method that awaits becomes `async def`. A class that has an asyncio counterpart is replaced by it.
+Examples in the documentation are translated likewise.
 """
 
 import ast
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final
 
 CLIENT: Final = Path(__file__).parents[2] / "src" / "quivermq" / "client"
-TARGET: Final = CLIENT / "aio_client.py"
+SOURCES: Final = ("admin_client.py", "client.py")
 
 COUNTERPARTS: Final = {
+    "AdminClient": "AsyncAdminClient",
     "ClientLifecycle": "AsyncClientLifecycle",
     "Client": "AsyncClient",
     "Consumer": "AsyncConsumer",
@@ -28,16 +29,22 @@ COUNTERPARTS: Final = {
     "Reader": "AsyncReader",
     "Subscription": "AsyncSubscription",
 }
-MODULES: Final = {"quivermq.client.shared.subscription": "quivermq.client.shared.aio_subscription"}
+MODULES: Final = {
+    "quivermq.client.admin_client": "quivermq.client.aio_admin_client",
+    "quivermq.client.shared.subscription": "quivermq.client.shared.aio_subscription",
+}
 
 MODULE_TEXT: Final = '''\
-# Generated from client.py by tests/client/derive_aio.py. Change that file, and run `make aio`.
+# Generated from {source} by tests/client/derive_aio.py: change it there, and run `make aio`.
 """The asyncio client: every call of the blocking one, awaitable, with its documentation."""
 '''
-CLASS_TEXT: Final = '''"""A connection to a cluster, on the event loop that it was made on.
+CLASS_TEXTS: Final = {
+    "AdminClient": '"""Administers a cluster; `AsyncClient` adds what produces and consumes."""',
+    "Client": '''"""A connection to a cluster, on the event loop that it was made on.
 
     Any number of tasks may use it at the same time. Use it with `async with`, or `close()` it.
-    """'''
+    """''',
+}
 
 # In examples: what is awaited beside calls of the client, and what is iterated with `async for`.
 _AWAITED: Final = {("message", "ack"), ("batch", "ack"), ("producer", "send")}
@@ -45,30 +52,51 @@ _ITERATED: Final = ("subscription", "consumer")
 _PROMPT: Final = re.compile(r"^( *)(>>>|\.\.\.) ?(.*)$")
 
 
-def derive() -> str:
-    """The whole text of the asyncio client's module."""
-    text = (CLIENT / "client.py").read_text()
+def target_of(source: str) -> Path:
+    """The asyncio module that a module is derived to."""
+    return CLIENT / f"aio_{source}"
+
+
+def derive(source: str) -> str:
+    """The whole text of the asyncio module of a module of the client."""
+    text = (CLIENT / source).read_text()
     tree = ast.parse(text)
-    (client,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    client = class_in(tree)
     awaited = coroutines_of("lifecycle.py", "AsyncClientLifecycle")
-    methods = [node for node in client.body if isinstance(node, ast.FunctionDef)]
-    calls = {method.name for method in methods if any(awaits_in(method, awaited))}
-    parts = [MODULE_TEXT]
+    calls = {name for each in SOURCES for name in waiting_calls(each, awaited)}
+    parts = [MODULE_TEXT.format(source=source)]
     for node in tree.body:
         if isinstance(node, ast.Import | ast.ImportFrom):
-            source = source_of(text, node)
+            imported = source_of(text, node)
             for name, counterpart in MODULES.items():
-                source = source.replace(f"{name} ", f"{counterpart} ")
-            parts.append(rename(source))
-    parts.append(f"\n\nclass AsyncClient(AsyncClientLifecycle):\n    {CLASS_TEXT}\n")
-    for method in methods:
-        source = translate(source_of(text, method), lambda tree: awaits_in(tree, awaited))
-        source = re.sub(
-            r'"""(.*?)"""', lambda found: document(found[0], calls), source, flags=re.DOTALL
+                imported = imported.replace(f"{name} ", f"{counterpart} ")
+            parts.append(rename(imported))
+    head = rename(f"class {client.name}({ast.unparse(client.bases[0])}):")
+    parts.append(f"\n\n{head}\n    {CLASS_TEXTS[client.name]}\n")
+    for method in methods_of(client):
+        code = translate(source_of(text, method), lambda tree: awaits_in(tree, awaited))
+        code = re.sub(
+            r'"""(.*?)"""', lambda found: document(found[0], calls), code, flags=re.DOTALL
         )
-        source = f"async {source}" if method.name in calls else source
-        parts.append(textwrap.indent(rename(source), "    ") + "\n")
-    return tidy("\n".join(parts))
+        code = f"async {code}" if method.name in calls else code
+        parts.append(textwrap.indent(rename(code), "    ") + "\n")
+    return tidy("\n".join(parts), target_of(source))
+
+
+def class_in(tree: ast.Module) -> ast.ClassDef:
+    """The only class of a module."""
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    return found
+
+
+def methods_of(client: ast.ClassDef) -> list[ast.FunctionDef]:
+    return [node for node in client.body if isinstance(node, ast.FunctionDef)]
+
+
+def waiting_calls(source: str, awaited: set[str]) -> set[str]:
+    """The methods of a module's class that wait for a broker."""
+    client = class_in(ast.parse((CLIENT / source).read_text()))
+    return {each.name for each in methods_of(client) if any(awaits_in(each, awaited))}
 
 
 def coroutines_of(module: str, name: str) -> set[str]:
@@ -171,10 +199,10 @@ def place(source: str, line: int, column: int) -> int:
     return sum(len(each) for each in source.splitlines(keepends=True)[: line - 1]) + column
 
 
-def tidy(text: str) -> str:
+def tidy(text: str, target: Path) -> str:
     """Without the imports that only `connect` needs, in the format of all sources."""
     ruff = [sys.executable, "-m", "ruff"]
-    name = ["--stdin-filename", str(TARGET), "-"]
+    name = ["--stdin-filename", str(target), "-"]
     for command in (["check", "--quiet", "--fix-only", "--select=F401,I"], ["format", "--quiet"]):
         done = subprocess.run(
             [*ruff, *command, *name], input=text, capture_output=True, text=True, check=True
@@ -184,4 +212,5 @@ def tidy(text: str) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(derive())
+    for each in SOURCES:
+        target_of(each).write_text(derive(each))

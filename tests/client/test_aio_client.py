@@ -22,7 +22,7 @@ from quivermq.client import (
 from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
 from quivermq.errors import InvalidRequest
 from tests.client.brokers import BrokerThread
-from tests.client.derive_aio import TARGET, derive
+from tests.client.derive_aio import SOURCES, derive, target_of
 
 
 def test_everything_works_on_an_event_loop(broker: BrokerThread) -> None:
@@ -118,8 +118,10 @@ def test_both_clients_have_the_same_names_and_parameters(blocking: type, awaitab
         assert parameters(getattr(blocking, name)) == parameters(getattr(awaitable, name)), name
 
 
-def test_the_asyncio_client_is_derived_from_the_blocking_one() -> None:
-    assert TARGET.read_text() == derive(), "aio_client.py is not current: run `make aio`"
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_asyncio_client_is_derived_from_the_blocking_one(source: str) -> None:
+    target = target_of(source)
+    assert target.read_text() == derive(source), f"{target.name} is not current: run `make aio`"
 
 
 def test_every_call_of_both_clients_is_documented() -> None:
