@@ -276,7 +276,7 @@ def test_a_restore_that_was_stopped_goes_on_and_nobody_uses_the_topic_meanwhile(
         lambda client: client.commit("orders", "reader", partition=0, offset=0),
     ):
         with (
-            quivermq.connect(empty._options.servers, timeout=0.5) as hasty,
+            quivermq.connect(empty._options.servers, timeout=1.5) as hasty,
             pytest.raises((Overloaded, Timeout), match="being restored"),
         ):
             use(hasty)

@@ -110,7 +110,7 @@ def test_a_follower_goes_on_after_the_broker_was_away(
 
 
 def test_messages_that_should_be_there_and_never_come_are_a_timeout(stand_in: StandIn) -> None:
-    with quivermq.connect(stand_in.address, timeout=0.3) as client:
+    with quivermq.connect(stand_in.address, timeout=1.0) as client:
         client.produce("t", b"v")
         reader = client.read("t")
         stand_in.logs.clear()  # as a follower that lags behind for ever

@@ -53,7 +53,7 @@ def test_a_late_acknowledgement_does_not_store_a_message_twice(stand_in: StandIn
 
 
 def test_after_a_message_was_given_up_in_doubt_the_next_is_not_stuck(stand_in: StandIn) -> None:
-    with quivermq.connect(stand_in.address, timeout=0.6) as client:
+    with quivermq.connect(stand_in.address, timeout=1.0) as client:
         client.produce("t", b"a")
         stand_in.script("produce", *[HANG] * 3)
         with pytest.raises(Timeout, match="may have been stored or not"):
@@ -343,8 +343,8 @@ def test_connecting_with_nonsense_is_refused(wrong: dict[str, object]) -> None:
 def test_where_nothing_listens_connecting_fails_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(ConnectionFailed):
-        quivermq.connect("127.0.0.1:1", timeout=0.2)
-    assert time.monotonic() - began < 2
+        quivermq.connect("127.0.0.1:1", timeout=1.0)
+    assert time.monotonic() - began < 10
 
 
 def test_a_cancelled_call_leaves_no_request_open(stand_in: StandIn) -> None:

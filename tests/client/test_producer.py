@@ -73,7 +73,7 @@ def test_a_message_waits_no_longer_than_its_linger(
     with client.producer(linger=0.01) as producer:
         began = time.monotonic()
         producer.send("t", b"v").result(5)
-        assert 0.005 < time.monotonic() - began < 2
+        assert 0.005 < time.monotonic() - began < 5
 
 
 def test_a_full_batch_does_not_wait(stand_in: StandIn, client: quivermq.Client) -> None:
@@ -161,7 +161,7 @@ def test_an_error_in_the_block_is_not_hidden_by_a_failed_delivery(
 
 
 def test_what_cannot_be_delivered_in_time_fails(stand_in: StandIn) -> None:
-    with quivermq.connect(stand_in.address, timeout=0.5) as client:
+    with quivermq.connect(stand_in.address, timeout=1.0) as client:
         producer = client.producer()
         stand_in.script("produce", *[HANG] * 10)
         delivery = producer.send("t", b"lost")
@@ -378,7 +378,7 @@ class TestOnAnEventLoop:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 8
             assert len(asyncio.all_tasks()) == 1
 
         on_loop(stand_in, work)

@@ -45,7 +45,7 @@ def test_two_brokers_that_point_at_each_other_do_not_make_a_hot_loop() -> None:
             one.addresses = {node: other.address}
             one.leaders = {0: node}
         with (
-            quivermq.connect(first.address, timeout=0.5) as client,
+            quivermq.connect(first.address, timeout=1.0) as client,
             pytest.raises(NotEnoughReplicas, match="quiver cluster status"),
         ):
             client.produce("t", b"v")
@@ -61,7 +61,7 @@ def test_a_leader_that_cannot_be_reached_from_here_is_reached_through_another() 
             # Asked not directly, it takes what it does not lead, as if it passed it on.
             assert client.produce("t", b"v").offset == 0
             assert client.produce("t", b"w").offset == 1
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 10
         assert first.log().values == [b"v", b"w"]
 
 
@@ -73,7 +73,7 @@ def test_a_leader_that_is_cut_off_from_its_replicas_is_left_for_another_broker()
             minority.script("produce", *[NotEnoughReplicas("cut off")] * 1000)
             began = time.monotonic()
             client.produce("t", b"two")
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < 10
         assert majority.log().values == [b"one", b"two"]
         assert minority.count("produce") < 10
 
@@ -89,8 +89,8 @@ def test_when_no_server_answers_the_error_names_them_all() -> None:
     servers = [nowhere(), nowhere()]
     began = time.monotonic()
     with pytest.raises(ConnectionFailed) as raised:
-        quivermq.connect(servers, timeout=0.3)
-    assert time.monotonic() - began < 3
+        quivermq.connect(servers, timeout=1.0)
+    assert time.monotonic() - began < 10
     assert all(server in str(raised.value) for server in servers)
 
 
@@ -118,7 +118,7 @@ def test_a_retriable_refusal_is_retried(stand_in: StandIn, client: quivermq.Clie
 def test_what_never_passes_is_raised_in_the_end(stand_in: StandIn) -> None:
     stand_in.script("produce", *[Overloaded("busy")] * 1000)
     with (
-        quivermq.connect(stand_in.address, timeout=0.3) as client,
+        quivermq.connect(stand_in.address, timeout=1.0) as client,
         pytest.raises(Overloaded, match="busy"),
     ):
         client.produce("t", b"v")

@@ -318,7 +318,7 @@ def test_acknowledgements_are_gathered(client: quivermq.Client, stand_in: GroupS
 
 
 def test_acknowledgements_are_sent_as_soon_as_the_cluster_is_back(stand_in: GroupStandIn) -> None:
-    with quivermq.connect(stand_in.address, timeout=0.1) as client:
+    with quivermq.connect(stand_in.address, timeout=0.5) as client:
         client.produce("t", b"v")
         stand_in.script("settle", *[NotEnoughReplicas("come back later")] * 100)
         with client.subscribe("t", group="g", handler=lambda _: None):

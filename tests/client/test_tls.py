@@ -97,7 +97,7 @@ def test_a_connection_that_the_broker_closed_while_idle_is_replaced(
 
 def test_an_untrusted_certificate_is_refused(guarded: StandIn) -> None:
     with pytest.raises(ConnectionFailed, match="certificate"):
-        quivermq.connect(guarded.address, tls=ssl.create_default_context(), timeout=0.3)
+        quivermq.connect(guarded.address, tls=ssl.create_default_context(), timeout=1.0)
 
 
 def test_a_plain_client_does_not_get_through(guarded: StandIn) -> None:

@@ -71,7 +71,7 @@ def test_the_ca_and_all_keys_are_replaced_while_the_cluster_works(tmp_path: Path
         with cluster.connect(tls=after.ca) as newcomer:
             newcomer.produce("orders", b"under the new CA alone")
         with pytest.raises(ConnectionFailed, match="certificate is not accepted"):
-            cluster.connect(tls=before.ca, timeout=1.0)
+            cluster.connect(tls=before.ca, timeout=2.0)
 
 
 def replace(folder: Path, step: str, bundle: Path, after: Certificates) -> None:

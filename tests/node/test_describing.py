@@ -76,7 +76,7 @@ async def test_a_broker_outside_of_a_cluster_is_not_believed(tmp_path: Path) -> 
                 assert (await client.cluster()).is_told_by_member
                 await client.create_topic("orders")
                 assert [topic.name for topic in await client.topics()] == ["orders"]
-            async with quivermq.aio.connect(first, timeout=0.3) as alone:
+            async with quivermq.aio.connect(first, timeout=1.0) as alone:
                 assert not (await alone.cluster()).is_told_by_member
                 with pytest.raises(QuiverError):
                     await alone.cluster(latest=True)

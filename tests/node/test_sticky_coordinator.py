@@ -120,7 +120,7 @@ async def test_a_beat_with_nothing_to_tell_waits_until_there_is_something(tmp_pa
         await asyncio.sleep(0.1)
         assert not waiting.done()
         await second.beat()
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(3.0):
             assert (await waiting).revoked == [2, 3]
 
 
@@ -132,7 +132,7 @@ async def test_a_beat_waits_no_longer_than_until_the_next_is_due(tmp_path: Path)
         generation = (await member.beat()).generation
         began = asyncio.get_running_loop().time()
         assert (await member.beat()).generation == generation
-        assert 0.2 < asyncio.get_running_loop().time() - began < 2.5
+        assert 0.2 < asyncio.get_running_loop().time() - began < 10
 
 
 @on_loop
@@ -144,7 +144,7 @@ async def test_a_member_that_leaves_is_gone_at_once(tmp_path: Path) -> None:
         await settled(members, 4)
         waiting = asyncio.create_task(members[0].beat())
         assert not (await members[1].beat(leaving=True)).assigned
-        async with asyncio.timeout(1.0):
+        async with asyncio.timeout(3.0):
             await waiting
         assert members[0].partitions == [0, 1, 2, 3]
         await members[0].beat(leaving=True)
@@ -237,7 +237,7 @@ async def test_partitions_that_are_added_are_given_out(tmp_path: Path) -> None:
         waiting = asyncio.create_task(member.beat())
         body = proto.AlterTopic(name="orders", partitions=6)
         await server.broker.service.call(proto.Request(alter_topic=body), [])
-        async with asyncio.timeout(2.0):
+        async with asyncio.timeout(3.0):
             await waiting
         assert member.partitions == [0, 1, 2, 3, 4, 5]
 
@@ -254,7 +254,7 @@ async def test_a_deleted_topic_ends_its_groups_and_an_equal_one_starts_afresh(
         await asyncio.sleep(0.05)
         body = proto.DeleteTopic(name="orders")
         await server.broker.service.call(proto.Request(delete_topic=body), [])
-        async with asyncio.timeout(2.0):
+        async with asyncio.timeout(3.0):
             assert not (await waiting).assigned
         with pytest.raises(TopicNotFound):
             await member.beat()

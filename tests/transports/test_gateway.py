@@ -167,7 +167,7 @@ async def test_limits_of_a_user_hold_at_a_gateway(tmp_path: Path) -> None:
         limited = {**WITH_USERS, "user_connections_max": 1}
         async with gateway_of(server.listen, **limited) as second, connect(second, token):
             with pytest.raises(Overloaded, match="bob"):
-                async with connect(second, token, timeout=0.5):
+                async with connect(second, token, timeout=1.5):
                     pass
 
 
@@ -346,7 +346,7 @@ async def test_tls_at_the_gateway_and_towards_the_brokers(tmp_path: Path) -> Non
             async with connect(gate, tls=authority) as client:
                 await client.create_topic("orders")
             with pytest.raises(ConnectionFailed):
-                async with connect(gate, tls=False, timeout=0.5):
+                async with connect(gate, tls=False, timeout=1.5):
                     pass
         async with gateway_of(server.listen, tls_ca=authority) as gate:
             await until(lambda: gate.gateway.is_ready)

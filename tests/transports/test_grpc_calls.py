@@ -251,9 +251,9 @@ async def test_a_poll_answers_before_its_deadline(tmp_path: Path) -> None:
     async with calling(tmp_path) as (_, stub):
         await make_topic(stub)
         request = api.PollRequest(topic="orders", group="g", wait_ms=60_000)
-        assert not (await stub.Poll(request, timeout=0.5)).deliveries
+        assert not (await stub.Poll(request, timeout=1.5)).deliveries
         fetch = api.FetchRequest(topic="orders", wait_ms=60_000)
-        assert not (await stub.Fetch(fetch, timeout=0.5)).messages
+        assert not (await stub.Fetch(fetch, timeout=1.5)).messages
 
 
 @on_served_loop

@@ -149,7 +149,7 @@ def test_an_expired_certificate_is_not_accepted(certificates: Certificates) -> N
         StandIn(tls=certificates.server("old")) as broker,
         pytest.raises(ConnectionFailed, match="certificate has expired"),
     ):
-        quivermq.connect(broker.address, tls=certificates.ca, timeout=0.3)
+        quivermq.connect(broker.address, tls=certificates.ca, timeout=1.0)
 
 
 @on_served_loop

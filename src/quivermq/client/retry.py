@@ -16,8 +16,10 @@ ATTEMPT_SECONDS_MIN: Final = 0.5
 HINTS_IN_A_ROW_MAX: Final = 3
 # An operation that takes longer says in the log why.
 WARNING_SECONDS: Final = 2.0
-# Less than this is not worth another attempt.
-LEFT_SECONDS_MIN: Final = 0.005
+# An attempt that the end of the time cuts off says less than the refusal before it. So none begins
+# in the last tenth of the time, or in its last 100 ms.
+LAST_SHARE: Final = 0.1
+LAST_SECONDS: Final = 0.1
 
 # Of the system: programs seed the generator of the module, and forked ones share others.
 _random = SystemRandom()
@@ -30,6 +32,7 @@ class Attempts:
     __slots__ = (
         "_hints",
         "_last",
+        "_left_min",
         "_pauses",
         "_share",
         "_transport",
@@ -57,6 +60,7 @@ class Attempts:
         self.was_uncertain = False
         """Some attempt may have had its effect, though no answer said so."""
         self._share = share
+        self._left_min = min(LAST_SHARE * timeout, LAST_SECONDS)
         self._last: QuiverError | None = None
         self._tried: dict[str, QuiverError] = {}
         self._pauses = 0
@@ -89,7 +93,7 @@ class Attempts:
         """
         now = self._transport.now()
         left = self.deadline - now
-        if left < LEFT_SECONDS_MIN:
+        if left < self._left_min:
             raise self.final_error() from None  # it names all that failed
         if now >= self._warn_at:
             self._warn_at = float("inf")
@@ -101,7 +105,7 @@ class Attempts:
 
     def check_time(self) -> None:
         """Raise the final error if the time is over."""
-        if self.deadline - self._transport.now() < LEFT_SECONDS_MIN:
+        if self.deadline - self._transport.now() < self._left_min:
             raise self.final_error() from None  # it names all that failed
 
     def final_error(self) -> QuiverError:
