@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from quivermq.node.delivery.rate_limiter import RateLimiter
-from quivermq.node.token_bucket import GRAIN_S, TokenBucket
+from quivermq.token_bucket import GRAIN_S, TokenBucket
 from quivermq.wire import proto
 from tests.node.cluster_stage import cluster
 from tests.node.consumer_stage import Consumer, led, values

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quivermq.errors import InvalidRequest
+from quivermq.token_bucket import Overdraft
 
 
 class CopyProgress(NamedTuple):
@@ -30,11 +31,13 @@ class CopyThrottle:
     messages: int = 0
     messages_total: int = 0
     bytes: int = 0
-    _free_at: float = 0.0
+    _account: Overdraft | None = None
 
     def __post_init__(self) -> None:
         if self.bytes_per_second < 0:
             raise InvalidRequest(f"bytes a second cannot be {self.bytes_per_second}")
+        if self.bytes_per_second:
+            self._account = Overdraft(self.bytes_per_second, 0, time.monotonic())
 
     def begin(self, stage: str, messages_total: int = 0) -> None:
         """The next stage begins."""
@@ -46,10 +49,10 @@ class CopyThrottle:
         self.messages += messages
         self.bytes += size
         self._tell()
-        if self.bytes_per_second:
-            now = time.monotonic()
-            self._free_at = max(self._free_at, now) + size / self.bytes_per_second
-            time.sleep(self._free_at - now)
+        if self._account is not None:
+            now_s = time.monotonic()
+            self._account.take(size, now_s)
+            time.sleep(self._account.owed_s(now_s))
 
     def _tell(self) -> None:
         self.report(CopyProgress(self.stage, self.messages, self.messages_total, self.bytes))

@@ -22,8 +22,8 @@ from quivermq.node.callers import Caller
 from quivermq.node.metadata import Metadata
 from quivermq.node.permissions import AUDITED, wanted_by
 from quivermq.node.system_topic import Call, SystemTopic
-from quivermq.node.token_bucket import TokenBucket
 from quivermq.queue import TopicSettings
+from quivermq.token_bucket import TokenBucket
 from quivermq.wire import proto
 
 logger = logging.getLogger("quivermq.audit")

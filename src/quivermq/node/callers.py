@@ -11,7 +11,7 @@ from typing import Final
 from quivermq.cluster import ADMIN, CONSUME, PRODUCE, Grant, UserRecord
 from quivermq.errors import Overloaded, QuiverError, Unauthenticated
 from quivermq.node.permissions import Scope, Wanted
-from quivermq.node.token_bucket import Overdraft, TokenBucket
+from quivermq.token_bucket import Overdraft, TokenBucket
 
 _DECISIONS_MAX: Final = 1_000
 """Of one user; then they are made again."""

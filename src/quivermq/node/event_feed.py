@@ -24,8 +24,8 @@ from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.metadata import Metadata
 from quivermq.node.system_topic import Call, SystemTopic
 from quivermq.node.tasks import end_tasks
-from quivermq.node.token_bucket import TokenBucket
 from quivermq.queue import TopicSettings
+from quivermq.token_bucket import TokenBucket
 
 logger = logging.getLogger("quivermq.events")
 

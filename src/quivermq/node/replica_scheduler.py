@@ -19,9 +19,9 @@ from quivermq.node.counters import Histogram
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.peers import PeerLinks
-from quivermq.node.token_bucket import Throttle
 from quivermq.raft import Dice
 from quivermq.replica import Chunk, Consensus, Mail, ReplicaSettings
+from quivermq.token_bucket import Throttle
 
 if TYPE_CHECKING:
     from quivermq.tracing import ReplicationSpans

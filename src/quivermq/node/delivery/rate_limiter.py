@@ -8,7 +8,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from quivermq.node.token_bucket import TokenBucket
+from quivermq.token_bucket import TokenBucket
 
 
 @dataclass(eq=False, slots=True)

@@ -86,12 +86,9 @@ class Throttle:
         now: Callable[[], float],
         later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        self._rate = bytes_per_second
         self._now = now
         self._later = later
-        self._burst = max(bytes_per_second * _BURST_S, 1.0)
-        self._tokens = self._burst
-        self._filled_at = now()
+        self._account = Overdraft(bytes_per_second, bytes_per_second * _BURST_S, now())
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._is_scheduled = False
 
@@ -103,17 +100,15 @@ class Throttle:
 
     def _serve(self) -> None:
         self._is_scheduled = False
-        now = self._now()
-        self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate)
-        self._filled_at = now
+        now_s = self._now()
         # One may go whenever the account is not overdrawn, however large it is.
-        while self._waiting and self._tokens > 0:
+        while self._waiting and not self._account.owed_s(now_s):
             size, send = self._waiting.popleft()
-            self._tokens -= size
+            self._account.take(size, now_s)
             send()
         if self._waiting:
             self._is_scheduled = True
-            self._later(max(-self._tokens / self._rate, 0.001), self._serve)
+            self._later(max(self._account.owed_s(now_s), 0.001), self._serve)
 
     @property
     def waiting(self) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from quivermq.node.token_bucket import Throttle
+from quivermq.token_bucket import Throttle
 
 
 class Clock:
