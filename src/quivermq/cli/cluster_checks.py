@@ -53,8 +53,9 @@ def check_cluster(servers: str, timeout: float) -> Iterator[CheckResult]:
     yield from _check_leader(members)
     yield from _check_brokers(newest)
     yield from _check_clocks(newest, timeout)
-    yield from _check_partitions(",".join(members), timeout)
-    yield from _check_damage(list(members), timeout)
+    damage = _find_damage(list(members), timeout)
+    yield from _check_partitions(",".join(members), timeout, damage)
+    yield from _check_damage(damage)
 
 
 def _ask_all(servers: str, timeout: float) -> tuple[dict[str, _Answer], dict[str, QuiverError]]:
@@ -248,7 +249,9 @@ def _clock_difference(http_address: str, timeout: float) -> float | None:
     return None if theirs is None else theirs - datetime.now(UTC).timestamp()
 
 
-def _check_partitions(servers: str, timeout: float) -> Iterator[CheckResult]:
+def _check_partitions(
+    servers: str, timeout: float, damage: dict[str, "_Damage"]
+) -> Iterator[CheckResult]:
     try:
         with connect(servers, timeout) as client:
             topics = client.topics()
@@ -262,7 +265,9 @@ def _check_partitions(servers: str, timeout: float) -> Iterator[CheckResult]:
         )
         return
     total = sum(len(topic.partitions) for topic in topics)
-    leaderless = _find_problems(topics, down, leaderless=True)
+    # A broker that runs and lost data is not helped by starting it.
+    without_leader = _find_problems(topics, down, leaderless=True)
+    leaderless = [place for place in without_leader if place not in damage]
     late = _find_problems(topics, down, leaderless=False)
     if leaderless:
         yield CheckResult(
@@ -278,7 +283,7 @@ def _check_partitions(servers: str, timeout: float) -> Iterator[CheckResult]:
             f"{count(len(late), 'partition')} not fully replicated: {_list(late)}",
             "they catch up once all their brokers run",
         )
-    if not leaderless and not late:
+    if not without_leader and not late:
         yield CheckResult(
             "ok",
             "partitions",
@@ -286,10 +291,18 @@ def _check_partitions(servers: str, timeout: float) -> Iterator[CheckResult]:
         )
 
 
-def _check_damage(addresses: list[str], timeout: float) -> Iterator[CheckResult]:
+@dataclass(slots=True)
+class _Damage:
+    """Damage to a partition's replicas, in words, and whether others lead it all the same."""
+
+    text: str
+    is_led: bool = False
+
+
+def _find_damage(addresses: list[str], timeout: float) -> dict[str, _Damage]:
     """Ask each broker about its own replicas: a leader does not know why another is behind."""
-    found: dict[str, str] = {}
-    led: dict[str, bool] = {}
+    found: dict[str, _Damage] = {}
+    led: set[str] = set()
     for address in addresses:
         try:
             with connect(address, timeout) as client:
@@ -299,16 +312,30 @@ def _check_damage(addresses: list[str], timeout: float) -> Iterator[CheckResult]
         for topic in topics:
             for partition in topic.partitions:
                 place, trouble = f"{topic.name}/{partition.partition}", partition.trouble
-                if "broker " in trouble and len(trouble) > len(found.get(place, "")):
-                    found[place] = trouble
-                led[place] = led.get(place, False) or partition.leader != 0
-    for place in list(found)[:_LISTED_MAX]:
+                if _names_damage(trouble) and (
+                    place not in found or len(trouble) > len(found[place].text)
+                ):
+                    found[place] = _Damage(trouble)
+                if partition.leader:
+                    led.add(place)
+    for place, damage in found.items():
+        damage.is_led = place in led
+    return found
+
+
+def _check_damage(damage: dict[str, _Damage]) -> Iterator[CheckResult]:
+    for place, found in list(damage.items())[:_LISTED_MAX]:
         yield CheckResult(
-            "warn" if led[place] else "bad",
+            "warn" if found.is_led else "bad",
             "damage",
-            f"{place}: {found[place]}",
+            f"{place}: {found.text}",
             "quiver verify DATA_DIR, on that broker's machine, lists all that is damaged",
         )
+
+
+def _names_damage(trouble: str) -> bool:
+    """Whether a broker said it of its own replica."""
+    return "broker " in trouble
 
 
 def _find_problems(
@@ -344,7 +371,8 @@ def partition_problems(partition: "PartitionInfo", down: frozenset[int]) -> list
     in_sync = partition.replicas if partition.in_sync is None else partition.in_sync
     late = sorted(set(partition.replicas) - (set(in_sync) - down))
     if not partition.leader:
-        found.append("no leader: it takes no messages until most of its replicas are back")
+        until = "" if _names_damage(partition.trouble) else " until most of its replicas are back"
+        found.append(f"no leader: it takes no messages{until}")
     elif late:
         found.append(f"replicas behind or down: {numbers(late)}")
     if partition.trouble:

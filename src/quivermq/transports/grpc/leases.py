@@ -68,8 +68,9 @@ class LostLeases(LeaseLost):
 
     def __init__(self, lost: Sequence[api.Selection]) -> None:
         super().__init__(
-            f"{len(lost)} of the leases are not the caller's any more: they expired, or the group "
-            "was sought elsewhere; the messages go to others. All other messages are settled"
+            f"{len(lost)} of the leases are not the caller's any more: they expired, their leader "
+            "failed within moments of giving them, or the group was sought; the messages go to "
+            "others. All other messages are settled"
         )
         self.selections = lost
 
