@@ -4,6 +4,7 @@ from collections.abc import Generator, Iterable
 from types import TracebackType
 from typing import Any
 
+from quivermq.batches import load_arrow
 from quivermq.client import (
     AsyncClient,
     AsyncConsumer,
@@ -27,6 +28,9 @@ __all__ = [
     "AsyncSubscription",
     "connect",
 ]
+
+# Rather now than in an event loop.
+load_arrow()
 
 
 def connect(

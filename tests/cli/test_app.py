@@ -30,22 +30,42 @@ def test_every_command_exists_and_has_help(name: str) -> None:
     assert f"quiver {name}" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["topic", "--help"], ["produce", "--help"]])
-def test_help_loads_none_of_the_heavy_libraries(arguments: list[str]) -> None:
+def modules_of(heavy: set[str], *arguments: str) -> str:
+    """Which of these modules a command imports; it must succeed."""
     program = (
         "import sys; from quivermq.cli import main\n"
-        f"sys.argv = ['quiver', *{arguments!r}]\n"
+        f"sys.argv = ['quiver', *{list(arguments)!r}]\n"
         "try: main()\n"
-        "finally: print({'pyarrow', 'quivermq.client', 'fastapi'} & set(sys.modules))"
+        f"finally: print(sorted({heavy!r} & set(sys.modules)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        check=False,
+        check=True,
         env=environment(),
     )
-    assert done.stdout.splitlines()[-1] == "set()"
+    return done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["topic", "--help"], ["produce", "--help"]])
+def test_help_loads_none_of_the_heavy_libraries(arguments: list[str]) -> None:
+    assert modules_of({"pyarrow", "quivermq.client", "fastapi"}, *arguments) == "[]"
+
+
+def test_the_version_loads_what_parses_the_flag_and_no_more() -> None:
+    heavy = {"pyarrow", "pydantic", "asyncio", "quivermq.client", "google.protobuf"}
+    assert modules_of(heavy, "--version") == "[]"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["topic", "list"], ["cluster", "status"], ["doctor"], ["user", "list"]]
+)
+def test_a_command_that_only_administers_never_loads_arrow(
+    arguments: list[str], servers: str
+) -> None:
+    heavy = {"pyarrow", "numpy", "pandas", "prompt_toolkit", "grpc", "fastapi", "pydantic_settings"}
+    assert modules_of(heavy, *arguments, "--servers", servers) == "[]"
 
 
 def test_no_arguments_show_the_help_and_count_as_wrong_usage() -> None:

@@ -37,3 +37,15 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
         "assert not heavy, heavy"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("module", ["quivermq", "quivermq.aio"])
+def test_a_program_has_arrow_before_its_first_message(module: str) -> None:
+    # Not in an event loop, nor at the end of the program, where nothing can be imported.
+    code = (
+        f"import sys, quivermq, {module} as module\n"
+        "try: module.connect('127.0.0.1:1', timeout=0.01)\n"
+        "except quivermq.ConnectionFailed: pass\n"
+        "assert 'pyarrow' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

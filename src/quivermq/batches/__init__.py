@@ -3,23 +3,17 @@
 The values that every other room passes around. Imports nothing of ours but `errors`.
 """
 
-from quivermq.batches.columns import prepare_arrays
-from quivermq.batches.cut import cut
-from quivermq.batches.decode import (
-    Message,
-    check_batch,
-    check_sizes,
-    decode_batch,
-    decode_columns,
-    decode_messages,
-)
-from quivermq.batches.encode import Compression, Origin, encode_batch, encode_batches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from quivermq.batches.arrow import load_arrow, pa, pc
 from quivermq.batches.envelope import check_envelope, is_plain, read_envelope
 from quivermq.batches.frame import Frame
 from quivermq.batches.header import (
     HEADER_BYTES,
     MARK_PREFIX,
     Buffer,
+    Compression,
     Flag,
     FrameKind,
     Header,
@@ -35,8 +29,26 @@ from quivermq.batches.limits import (
     TIMESTAMP_MS_MAX,
     Limits,
 )
-from quivermq.batches.lone import lone_value
-from quivermq.batches.schema import HEADERS_TYPE, TIMESTAMP_TYPE, check_stream_schema, schema_of
+
+if TYPE_CHECKING:
+    from quivermq.batches.columns import prepare_arrays
+    from quivermq.batches.cut import cut
+    from quivermq.batches.decode import (
+        Message,
+        check_batch,
+        check_sizes,
+        decode_batch,
+        decode_columns,
+        decode_messages,
+    )
+    from quivermq.batches.encode import Origin, encode_batch, encode_batches
+    from quivermq.batches.lone import lone_value
+    from quivermq.batches.schema import (
+        HEADERS_TYPE,
+        TIMESTAMP_TYPE,
+        check_stream_schema,
+        schema_of,
+    )
 
 __all__ = [
     "COUNTER_MAX",
@@ -71,8 +83,38 @@ __all__ = [
     "encode_batch",
     "encode_batches",
     "is_plain",
+    "load_arrow",
     "lone_value",
+    "pa",
+    "pc",
     "prepare_arrays",
     "read_envelope",
     "schema_of",
 ]
+
+# The names whose modules import Arrow: see `batches.arrow`.
+_PLACES: Final = {
+    "HEADERS_TYPE": "schema",
+    "TIMESTAMP_TYPE": "schema",
+    "Message": "decode",
+    "Origin": "encode",
+    "check_batch": "decode",
+    "check_sizes": "decode",
+    "check_stream_schema": "schema",
+    "cut": "cut",
+    "decode_batch": "decode",
+    "decode_columns": "decode",
+    "decode_messages": "decode",
+    "encode_batch": "encode",
+    "encode_batches": "encode",
+    "lone_value": "lone",
+    "prepare_arrays": "columns",
+    "schema_of": "schema",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return value

@@ -6,7 +6,7 @@ one interval; callers split what differs. What is too large for one frame is spl
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -14,7 +14,7 @@ from crc32c import crc32c
 from quivermq.batches.columns import Batches, Values, record_batches_of
 from quivermq.batches.decode import check_sizes
 from quivermq.batches.frame import Frame
-from quivermq.batches.header import Buffer, Flag, FrameKind, Header
+from quivermq.batches.header import Buffer, Compression, Flag, FrameKind, Header
 from quivermq.batches.limits import (
     COUNTER_MAX,
     DEFAULT_LIMITS,
@@ -24,8 +24,6 @@ from quivermq.batches.limits import (
 )
 from quivermq.batches.lone import LONE_BYTES_MAX, lone_body
 from quivermq.errors import InvalidRequest, TooLarge
-
-Compression = Literal["lz4", "zstd"] | None
 
 _CODECS: Final = {"lz4": int(Flag.LZ4), "zstd": int(Flag.ZSTD)}
 _EPOCH_MAX: Final = (1 << 32) - 1

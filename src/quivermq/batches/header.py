@@ -8,7 +8,7 @@ Knows struct and CRC-32C; must never know Arrow, files or sockets.
 
 from enum import IntEnum, IntFlag
 from struct import Struct
-from typing import Final, NamedTuple, NewType, Self
+from typing import Final, Literal, NamedTuple, NewType, Self
 
 from crc32c import crc32c
 
@@ -28,6 +28,7 @@ Index = NewType("Index", int)
 """Counts entries of a Raft log, from 1. Never mixed with `Offset`."""
 
 Buffer = bytes | bytearray | memoryview
+Compression = Literal["lz4", "zstd"] | None
 
 VERSION: Final = 1
 MAGIC: Final = 0x7151  # b"Qq": rare in text, and the two bytes differ from zeros and from ones

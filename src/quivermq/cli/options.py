@@ -162,14 +162,17 @@ def connect(
     servers: str, timeout: float, *, tls: "ClientTls" = None, token: str | None = None
 ) -> "Client":
     """A client; imported only when it is needed, since its libraries take time to load."""
-    import quivermq  # noqa: PLC0415  (see above)
-    from quivermq.client import parse_servers  # noqa: PLC0415
+    from quivermq.client import (  # noqa: PLC0415  (see above)
+        ConnectOptions,
+        open_client,
+        parse_servers,
+    )
 
     try:
         parse_servers(servers)
     except InvalidRequest as error:
         raise UsageError(f"--servers: {error}") from None
-    return quivermq.connect(servers, timeout=timeout, tls=tls, token=token)
+    return open_client(ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout))
 
 
 def confirm(question: str, *, yes: bool, otherwise: str = "nothing was changed") -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
         first_answered,
     )
     from quivermq.client.backup_access import BackupAccess
-    from quivermq.client.client import Client, connect
+    from quivermq.client.client import Client, connect, open_client
     from quivermq.client.cluster_map import Route
     from quivermq.client.connect_options import ConnectOptions, parse_servers
     from quivermq.client.core import Core
@@ -98,6 +98,7 @@ _PLACES = {
     "AsyncioTransport": "asyncio_transport",
     "BatchReceipt": "models",
     "Client": "client",
+    "open_client": "client",
     "ClusterInfo": "models",
     "DeadLetter": "group_models",
     "DelayedInfo": "group_models",
@@ -205,6 +206,7 @@ __all__ = [
     "messages_of",
     "messages_of_runs",
     "not_before_ms",
+    "open_client",
     "parse_place",
     "parse_servers",
     "partition_of",

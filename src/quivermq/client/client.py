@@ -7,7 +7,7 @@ reaches the brokers by `run(...)`, which is `await ...` there.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from quivermq.batches import Compression
+from quivermq.batches import Compression, load_arrow
 from quivermq.client.admin_client import AdminClient
 from quivermq.client.checks import Delay, Payload
 from quivermq.client.connect_options import ConnectOptions, chosen_identity
@@ -57,6 +57,12 @@ def connect(
     of OpenTelemetry. Raises `ConnectionFailed` if no server can be reached.
     """
     options = ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout, tracing=tracing)
+    load_arrow()
+    return open_client(options)
+
+
+def open_client(options: ConnectOptions) -> "Client":
+    """A client that has reached a broker; its first message loads Arrow, if nothing else did."""
     client = Client(options)
     try:
         client.ping()

@@ -1,36 +1,36 @@
 """Decodes frames into messages, and into Arrow batches of one schema. No I/O."""
 
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import count, repeat
-from typing import Any, Final
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from quivermq.batches import (
-    HEADERS_TYPE,
-    TIMESTAMP_TYPE,
-    Flag,
-    Frame,
-    Limits,
-    decode_batch,
-    decode_columns,
-)
+from quivermq import batches
+from quivermq.batches import Flag, Frame, Limits, pa, pc
 from quivermq.client.models import Message
 
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("timestamp", TIMESTAMP_TYPE, nullable=False),
-        pa.field("key", pa.binary()),
-        pa.field("value", pa.binary(), nullable=False),
-        pa.field("headers", HEADERS_TYPE),
-        pa.field("priority", pa.int32(), nullable=False),
-    ]
-)
-"""Of every batch that is read, whatever its messages have, so that batches make one table."""
-
 _KEY, _HEADERS, _TIMESTAMP = int(Flag.KEY), int(Flag.HEADERS), int(Flag.TIMESTAMP)
+
+
+@cache
+def schema() -> Any:
+    """The schema of every batch that is read, whatever its messages have, so that batches make one
+    table; it is also the name `SCHEMA` of this module."""
+    return pa.schema(
+        [
+            pa.field("offset", pa.int64(), nullable=False),
+            pa.field("timestamp", batches.TIMESTAMP_TYPE, nullable=False),
+            pa.field("key", pa.binary()),
+            pa.field("value", pa.binary(), nullable=False),
+            pa.field("headers", batches.HEADERS_TYPE),
+            pa.field("priority", pa.int32(), nullable=False),
+        ]
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name != "SCHEMA":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return schema()
 
 
 def messages_of(
@@ -41,7 +41,7 @@ def messages_of(
     if first >= end:
         return []
     header = frame.header
-    timestamps, keys, values, headers = decode_columns(frame, limits, first=first, stop=end)
+    timestamps, keys, values, headers = batches.decode_columns(frame, limits, first=first, stop=end)
     columns = zip(
         repeat(topic),
         repeat(partition),
@@ -61,7 +61,7 @@ def record_batch_of(frame: Frame, start: int, stop: int | None, limits: Limits) 
     """The frame's messages with offsets in [start, stop) as a `pyarrow.RecordBatch` of `SCHEMA`."""
     header = frame.header
     first, end = rows_within(frame, start, stop)
-    batch = decode_batch(frame, limits, first=first, stop=end)
+    batch = batches.decode_batch(frame, limits, first=first, stop=end)
     rows, flags = end - first, header.flags
     offset = pa.scalar(header.base_offset + first, pa.int64())
     columns = [
@@ -69,10 +69,10 @@ def record_batch_of(frame: Frame, start: int, stop: int | None, limits: Limits) 
         _timestamps(batch, header.timestamp_ms, rows, flags),
         batch.column("key") if flags & _KEY else pa.nulls(rows, pa.binary()),
         batch.column("value"),
-        batch.column("headers") if flags & _HEADERS else pa.nulls(rows, HEADERS_TYPE),
+        batch.column("headers") if flags & _HEADERS else pa.nulls(rows, batches.HEADERS_TYPE),
         pa.repeat(pa.scalar(header.priority, pa.int32()), rows),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(columns, schema=schema())
 
 
 def rows_within(frame: Frame, start: int, stop: int | None) -> tuple[int, int]:
@@ -83,7 +83,7 @@ def rows_within(frame: Frame, start: int, stop: int | None) -> tuple[int, int]:
 
 
 def _timestamps(batch: Any, taken_ms: int, rows: int, flags: int) -> Any:
-    taken = pa.scalar(taken_ms, TIMESTAMP_TYPE)
+    taken = pa.scalar(taken_ms, batches.TIMESTAMP_TYPE)
     if not flags & _TIMESTAMP:
         return pa.repeat(taken, rows)
     return pc.fill_null(batch.column("timestamp"), taken)

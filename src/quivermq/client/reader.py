@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from quivermq.batches import Frame, Limits, decode_batch, lone_value
+from quivermq import batches
+from quivermq.batches import Frame, Limits
 from quivermq.client.cursor import Cursor
 from quivermq.client.decode import messages_of, record_batch_of, rows_within
 from quivermq.client.models import Message
@@ -38,11 +39,11 @@ class ReadChunk(NamedTuple):
         header = self.frame.header
         if header.count != 1 or header.flags or header.body_bytes > self.limits.message_bytes_max:
             return None
-        return lone_value(self.frame.body)
+        return batches.lone_value(self.frame.body)
 
     def decoded(self) -> Any:
         """Its columns as a validated `pyarrow.RecordBatch`: value, and what else there is."""
-        return decode_batch(self.frame, self.limits, first=self.first, stop=self.end)
+        return batches.decode_batch(self.frame, self.limits, first=self.first, stop=self.end)
 
 
 class Reader:

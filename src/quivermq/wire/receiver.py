@@ -16,9 +16,7 @@ so its packets are not looked at.
 
 from typing import Final
 
-import pyarrow as pa
-
-from quivermq.batches import KIB, MIB
+from quivermq.batches import KIB, MIB, pa
 from quivermq.errors import ConnectionFailed, InvalidRequest, QuiverError, TooLarge
 from quivermq.wire.packets import (
     CHECKED_PROTOCOL,

@@ -8,18 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
-
-from quivermq.batches import Compression, Frame, Limits, Origin, encode_batches
+from quivermq import batches
+from quivermq.batches import Compression, Frame, Limits, pa
 from quivermq.client.checks import as_bytes
 from quivermq.client.producer.partitioner import rows_by_partition
 from quivermq.errors import InvalidRequest
 
 FRAME_BYTES: Final = 1_000_000
 """Enough that fixed costs vanish, little enough that several are under way at a time."""
-
-_ARROW: Final = (pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table)
-_TABLES: Final = (pa.RecordBatch, pa.Table)
 
 
 class BulkColumns(NamedTuple):
@@ -79,12 +75,19 @@ def _in_turns(
 def _keys(columns: BulkColumns) -> list[bytes | None] | None:
     """The keys as Python values; None: there are none."""
     keys = columns.keys
-    if isinstance(columns.values, _TABLES) and "key" in columns.values.schema.names:
+    if (
+        isinstance(columns.values, (pa.RecordBatch, pa.Table))
+        and "key" in columns.values.schema.names
+    ):
         keys = columns.values.column("key")
     if keys is None:
         return None
-    found = keys.to_pylist() if isinstance(keys, _ARROW) else list(keys)
+    found = keys.to_pylist() if _is_arrow(keys) else list(keys)
     return [None if key is None else as_bytes("key", key) for key in found]
+
+
+def _is_arrow(column: Any) -> bool:
+    return isinstance(column, (pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table))
 
 
 def _select(columns: BulkColumns, rows: list[int]) -> BulkColumns:
@@ -92,7 +95,7 @@ def _select(columns: BulkColumns, rows: list[int]) -> BulkColumns:
 
 
 def _rows_of(column: Any, rows: list[int]) -> Any:
-    if isinstance(column, _ARROW):
+    if _is_arrow(column):
         return column.take(pa.array(rows, pa.int64()))
     try:
         return [column[row] for row in rows]
@@ -141,13 +144,13 @@ def _plain_frames(
 
 
 def _encode(columns: BulkColumns, layout: Layout, limits: Limits) -> Iterator[Frame]:
-    return encode_batches(
+    return batches.encode_batches(
         columns.values,
         keys=columns.keys,
         headers=columns.headers,
         timestamps=columns.timestamps,
         compression=layout.compression,
-        origin=Origin(priority=layout.priority, not_before_ms=layout.not_before_ms),
+        origin=batches.Origin(priority=layout.priority, not_before_ms=layout.not_before_ms),
         frame_bytes=layout.frame_bytes,
         limits=limits,
     )

@@ -3,7 +3,8 @@
 from collections.abc import AsyncGenerator, Iterable
 from typing import NamedTuple
 
-from quivermq.batches import Frame, Index, Limits, Offset, cut
+from quivermq import batches
+from quivermq.batches import Frame, Index, Limits, Offset
 from quivermq.client.connect_options import chosen_identity
 from quivermq.client.core import Core
 from quivermq.client.cursor import Cursor, Span
@@ -128,7 +129,7 @@ class Copier(NamedTuple):
         stop = min(int(header.next_offset), wanted.stop)
         if start >= stop:
             return None
-        return self._clean(cut(frame, start, stop, limits))
+        return self._clean(batches.cut(frame, start, stop, limits))
 
     def _clean(self, frame: Frame) -> Frame:
         clean = frame.header.stamped(0, Index(0), Offset(0), 0)

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from quivermq.batches import Header, Origin, encode_batch
+from quivermq import batches
+from quivermq.batches import Header
 from quivermq.client.connect_options import chosen_identity
 from quivermq.client.core import Core
 from quivermq.errors import InvalidRequest, OutOfSequence, QuiverError
@@ -19,7 +20,9 @@ async def position_of(core: Core, topic: str, partition: int, producer_id: int, 
     identity = chosen_identity(producer_id, epoch)
     if identity is None:
         raise InvalidRequest("a producer has an id")
-    probe = encode_batch([b""], origin=Origin(*identity, _FAR_AHEAD), limits=router.limits)
+    probe = batches.encode_batch(
+        [b""], origin=batches.Origin(*identity, _FAR_AHEAD), limits=router.limits
+    )
     request = proto.Request()
     request.produce.topic, request.produce.partition = topic, partition
     while True:

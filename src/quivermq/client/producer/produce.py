@@ -7,7 +7,8 @@ from itertools import islice
 from secrets import randbelow
 from typing import TYPE_CHECKING, Any, Final
 
-from quivermq.batches import Frame, Origin, encode_batch
+from quivermq import batches
+from quivermq.batches import Frame
 from quivermq.client.checks import Delay, Payload, as_bytes, check_number, delay_seconds
 from quivermq.client.cluster_map import Route
 from quivermq.client.models import BatchReceipt, Receipt
@@ -63,11 +64,11 @@ class DirectProducer:
                 stream.sequencer.next_sequence,
             )
             not_before = not_before_ms(delay) if delay else 0
-            frame = encode_batch(
+            frame = batches.encode_batch(
                 [value],
                 keys=None if key is None else [key],
                 headers=None if headers is None else [headers],
-                origin=Origin(*identity, sequence, priority, not_before),
+                origin=batches.Origin(*identity, sequence, priority, not_before),
                 limits=router.limits,
             )
             batch = InFlightBatch(frame, attempts.deadline)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from quivermq.batches import Compression, Frame, Origin, encode_batch, prepare_arrays
+from quivermq import batches
+from quivermq.batches import Compression, Frame
 from quivermq.client.asyncio_transport import AsyncioConnection
 from quivermq.client.core import Core
 from quivermq.client.producer.accumulator import Accumulator
@@ -58,7 +59,7 @@ class Sender:
         self._session: ProducerSession | None = None
         self._session_lock = asyncio.Lock()
         # What it holds may have to be encoded while the program ends.
-        prepare_arrays()
+        batches.prepare_arrays()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
@@ -146,12 +147,12 @@ class Sender:
         headers: Sequence[Mapping[str, bytes] | None] | None,
     ) -> Frame:
         sequencer = stream.sequencer
-        return encode_batch(
+        return batches.encode_batch(
             pending_batch.values,
             keys=pending_batch.keys,
             headers=headers,
             compression=self._compression,
-            origin=Origin(
+            origin=batches.Origin(
                 *(sequencer.identity or ProducerIdentity(0)),
                 sequencer.next_sequence,
                 pending_batch.priority,

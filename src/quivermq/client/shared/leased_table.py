@@ -3,9 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from quivermq.batches import pa, pc
 from quivermq.client.checks import Delay
 from quivermq.client.shared.leases import (
     ACK,

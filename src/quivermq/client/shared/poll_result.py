@@ -3,14 +3,13 @@
 import gc
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain, compress, count, repeat
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from quivermq.batches import Frame, Limits, decode_columns
-from quivermq.client.decode import SCHEMA, record_batch_of
+from quivermq import batches
+from quivermq.batches import Frame, Limits, pa, pc
+from quivermq.client.decode import record_batch_of, schema
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Lease
 from quivermq.client.shared.poll import LeasedRun
@@ -19,14 +18,24 @@ from quivermq.intervals import Interval
 
 M = TypeVar("M", bound=LeasedFields)
 
-LEASED_SCHEMA: Final = pa.schema(
-    [
-        *SCHEMA,
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("delivery_count", pa.int32(), nullable=False),
-    ]
-)
-"""The schema of every table that is polled."""
+
+@cache
+def leased_schema() -> Any:
+    """The schema of every table that is polled; it is also the name `LEASED_SCHEMA` of this
+    module."""
+    return pa.schema(
+        [
+            *schema(),
+            pa.field("partition", pa.int32(), nullable=False),
+            pa.field("delivery_count", pa.int32(), nullable=False),
+        ]
+    )
+
+
+def __getattr__(name: str) -> Any:
+    if name != "LEASED_SCHEMA":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return leased_schema()
 
 
 class LeasedSlice(NamedTuple):
@@ -78,7 +87,7 @@ def _collector_paused() -> Iterator[None]:
 
 def _messages(lease: Lease, leased_slice: LeasedSlice, kind: type[M], limits: Limits) -> list[M]:
     header = leased_slice.frame.header
-    timestamps, keys, values, headers = decode_columns(
+    timestamps, keys, values, headers = batches.decode_columns(
         leased_slice.frame,
         limits,
         first=leased_slice.start - header.base_offset,
@@ -146,24 +155,24 @@ class Rows(NamedTuple):
 
 def table_of_runs(leased_runs: Sequence[LeasedRun], limits: Limits) -> tuple[Any, list[Rows]]:
     """One `pyarrow.Table` of `LEASED_SCHEMA`, and which of its rows belong to which lease."""
-    batches: list[Any] = []
+    parts: list[Any] = []
     rows: list[Rows] = []
     at = 0
     for leased_run in leased_runs:
         first = at
         for leased_slice in slices_of(leased_run):
             batch = _record_batch(leased_run.lease.partition, leased_slice, limits)
-            batches.append(batch)
+            parts.append(batch)
             at += batch.num_rows
         rows.append(Rows(leased_run.lease, first, at))
-    return pa.Table.from_batches(batches, LEASED_SCHEMA), rows
+    return pa.Table.from_batches(parts, leased_schema()), rows
 
 
 def _record_batch(partition: int, leased_slice: LeasedSlice, limits: Limits) -> Any:
     batch = record_batch_of(leased_slice.frame, leased_slice.start, leased_slice.stop, limits)
     partitions = pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows)
     columns = [*batch.columns, partitions, _deliveries(leased_slice)]
-    found = pa.RecordBatch.from_arrays(columns, schema=LEASED_SCHEMA)
+    found = pa.RecordBatch.from_arrays(columns, schema=leased_schema())
     if leased_slice.has_gaps:
         found = found.filter(pc.greater(found.column("delivery_count"), 0))
     return found
