@@ -35,6 +35,9 @@ QUICK_JAVA: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(variable, QUICK_JAVA)
 
+# Tests connect as they say, whoever runs them.
+os.environ["QUIVER_CLIENT_CONFIG"] = ""
+
 STALL_BUDGET: Final = StallBudget(0.2)
 STALL_BUDGET.install()
 Cluster.stalls_fail = True

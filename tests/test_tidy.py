@@ -11,9 +11,9 @@ SRC = ROOT / "src" / "quivermq"
 # imports testing: what only tests use lives there.
 LAYERS = [
     "errors", "quantities", "topic_settings", "addresses", "intervals", "names", "events",
-    "batches", "log_context", "settings", "tls", "raft", "queue", "wire", "tracing", "cluster",
-    "log", "replica", "client", "backup", "node", "transports", "portal", "lakehouse", "spark",
-    "pipelines", "testing", "cli",
+    "batches", "log_context", "client_file", "settings", "tls", "raft", "queue", "wire", "tracing",
+    "cluster", "log", "replica", "client", "backup", "node", "transports", "portal", "lakehouse",
+    "spark", "pipelines", "testing", "cli",
 ]  # fmt: skip
 FORBIDDEN = {
     ("queue", "raft"), ("wire", "raft"), ("wire", "queue"), ("client", "raft"),

@@ -38,21 +38,21 @@ def connect(
     *,
     token: str | None = None,
     tls: ClientTls = None,
-    timeout: float = 10.0,
+    timeout: float | None = None,
     tracing: Tracing = None,
 ) -> "Connecting":
     """Connect to a cluster by any of its brokers: await the result, or use `async with`.
 
-    By default they are those that `QUIVER_SERVERS` names.
-
     >>> async with quivermq.aio.connect("127.0.0.1:7600,127.0.0.1:7601") as client:
     ...     await client.produce("orders", b"an order")
 
-    Operations are tried again for up to `timeout` seconds, unless a failure is permanent. `token`
-    (default: `QUIVER_TOKEN`) is for brokers with users. `tls` is for brokers with TLS: a file with
-    the certificate of their CA (default: `QUIVER_TLS_CA`), True for the CAs of the system, or an
-    `ssl.SSLContext`. `tracing=True` (default: `QUIVER_TRACING`), or a tracer provider, makes spans
-    of OpenTelemetry. Raises `ConnectionFailed` if no server can be reached.
+    What is not given is as the environment says (`QUIVER_SERVERS`, `QUIVER_TOKEN`,
+    `QUIVER_TLS_CA`), then the file `~/.config/quiver/client.toml`, which the command line reads
+    too. Operations are tried again for up to `timeout` seconds (10), unless a failure is permanent.
+    `token` is for brokers with users. `tls` is for brokers with TLS: a file with the certificate of
+    their CA, True for the CAs of the system, or an `ssl.SSLContext`. `tracing=True` (default:
+    `QUIVER_TRACING`), or a tracer provider, makes spans of OpenTelemetry. Raises `ConnectionFailed`
+    if no server can be reached.
     """
     return Connecting(
         ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout, tracing=tracing)

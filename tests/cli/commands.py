@@ -33,7 +33,7 @@ def environment(**variables: str) -> dict[str, str]:
     """Our environment without the user's settings for QuiverMQ and for colours."""
     hidden = ("QUIVER_", "COLUMNS", "FORCE_COLOR", "CLICOLOR")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    return {**kept, **variables}
+    return {**kept, "QUIVER_CLIENT_CONFIG": "", **variables}
 
 
 def quiver_process(

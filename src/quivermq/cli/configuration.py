@@ -31,7 +31,9 @@ PREFIX: Final = "QUIVER_"
 DEFAULT_FILE: Final = "quiver.toml"
 DEFAULT: Final = "default"
 # Variables with our prefix that other commands read.
-_OTHER_VARIABLES: Final = {"QUIVER_SERVERS", "QUIVER_TOKEN", "QUIVER_CONFIG", "QUIVER_DEBUG"}
+_OTHER_VARIABLES: Final = {
+    "QUIVER_SERVERS", "QUIVER_TOKEN", "QUIVER_CONFIG", "QUIVER_CLIENT_CONFIG", "QUIVER_DEBUG",
+}  # fmt: skip
 
 
 class _SourcedSettings(BrokerSettings, BaseSettings):

@@ -11,6 +11,7 @@ import typer
 
 from quivermq.cli.errors import UsageError
 from quivermq.cli.output import remark
+from quivermq.client_file import ClientFile, read_client_file
 from quivermq.errors import InvalidRequest
 from quivermq.quantities import parse_duration, parse_size
 
@@ -103,10 +104,34 @@ def add_connection_options(command: Any) -> None:
     Their values go into the environment, where every client of the process looks for them, and of
     every process that it starts: Spark's workers too.
     """
+    _add_connection_options(command, None)
+
+
+def _add_connection_options(command: Any, file: ClientFile | None) -> None:
+    connects = any(parameter.name in {"servers", "timeout"} for parameter in command.params)
+    if connects or getattr(command, "commands", {}):
+        file = file or _client_file()
     for each in getattr(command, "commands", {}).values():
-        add_connection_options(each)
-    if any(parameter.name in {"servers", "timeout"} for parameter in command.params):
+        _add_connection_options(each, file)
+    if connects and file is not None:
+        for parameter in command.params:
+            _default_to_file(parameter, file)
         command.params.extend(_connection_options())
+
+
+def _client_file() -> ClientFile:
+    try:
+        return read_client_file()
+    except InvalidRequest as error:
+        raise UsageError(str(error)) from None
+
+
+def _default_to_file(parameter: Any, file: ClientFile) -> None:
+    """What the file says is the default. Its token and CA every client of the process finds."""
+    if parameter.name == "servers" and parameter.default == DEFAULT_SERVERS and file.servers:
+        parameter.default = file.servers
+    if parameter.name == "timeout" and parameter.default == DEFAULT_TIMEOUT_SECONDS:
+        parameter.default = file.timeout or DEFAULT_TIMEOUT_SECONDS
 
 
 def _connection_options() -> list[Any]:

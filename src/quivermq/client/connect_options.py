@@ -14,8 +14,9 @@ from quivermq.addresses import split_address
 from quivermq.batches import MIB
 from quivermq.client.checks import check_number
 from quivermq.client.producer.sequencer import ProducerIdentity
+from quivermq.client_file import ClientFile, read_client_file
 from quivermq.errors import InvalidRequest, QuiverError, UnsupportedFormat
-from quivermq.tls import ClientTls, client_context
+from quivermq.tls import TLS_CA_VARIABLE, ClientTls, client_context
 from quivermq.tracing import Tracing, client_tracer
 from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from quivermq.tracing import ClientTracer
 
 DEFAULT_SERVERS: Final = "127.0.0.1:7600"
+DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 SERVERS_VARIABLE: Final = "QUIVER_SERVERS"
 """Of the environment: the brokers of clients that are given none."""
 
@@ -66,17 +68,23 @@ class ConnectOptions:
         *,
         token: str | None,
         tls: ClientTls,
-        timeout: float,
+        timeout: float | None,
         tracing: Tracing = None,
     ) -> Self:
-        """The same, checked."""
+        """The same, checked; what is None is as the environment says, then the user's file."""
+        is_told_all = None not in (servers, token, tls, timeout)
+        file = ClientFile() if is_told_all else read_client_file()
+        if timeout is None:
+            timeout = file.timeout or DEFAULT_TIMEOUT_SECONDS
         check_number("timeout", timeout, least=0.001)
         if token is not None and not isinstance(token, str):
             raise InvalidRequest(f"a token is text, not {type(token).__name__}")
         if token is None:
-            token = os.environ.get(TOKEN_VARIABLE) or None
+            token = os.environ.get(TOKEN_VARIABLE) or file.token
         if servers is None:
-            servers = os.environ.get(SERVERS_VARIABLE) or DEFAULT_SERVERS
+            servers = os.environ.get(SERVERS_VARIABLE) or file.servers or DEFAULT_SERVERS
+        if tls is None:
+            tls = os.environ.get(TLS_CA_VARIABLE) or file.tls_ca
         tracer = client_tracer(tracing)
         return cls(parse_servers(servers), token, client_context(tls), timeout, tracer)
 

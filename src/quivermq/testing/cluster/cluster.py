@@ -219,7 +219,9 @@ class Cluster:
 
     def connect(self, **options: Any) -> Any:
         """A client of this cluster; options as of `quivermq.connect`."""
-        return quivermq.connect(self.servers, **{"tls": self.tls_ca or False, **options})
+        return quivermq.connect(
+            self.servers, **{"tls": self.tls_ca or False, "token": "", **options}
+        )
 
     @property
     def tls_ca(self) -> str:
