@@ -208,7 +208,7 @@ class Client(AdminClient):
         self,
         topic: str,
         group: str,
-        max_messages: int = 100,
+        max_messages: int | None = None,
         wait: float = 1.0,
         visibility: float = 30.0,
         ack: str = "manual",
@@ -221,9 +221,11 @@ class Client(AdminClient):
         ...     message.ack()
 
         Returns as soon as there are messages, at most `max_messages`; an empty list if none came
-        within `wait` seconds. Messages that are not acknowledged within `visibility` seconds are
-        delivered again. With `ack="auto"` they are acknowledged before they are delivered: at most
-        once. The first poll creates the group, which begins at `start`: "earliest" or "latest".
+        within `wait` seconds. Without a number it asks for 100 at first, and then for as many as
+        the calling loop settled in a tenth of a second, up to 10,000. Messages that are not
+        acknowledged within `visibility` seconds are delivered again. With `ack="auto"` they are
+        acknowledged before they are delivered: at most once. The first poll creates the group,
+        which begins at `start`: "earliest" or "latest".
         """
         request = self._core.consuming.poll_request(
             topic, group, max_messages, wait, visibility, ack, start, self._send_settlements

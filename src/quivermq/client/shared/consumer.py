@@ -14,6 +14,7 @@ from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Settlement, milliseconds
 from quivermq.client.shared.poll import Poller, PollRequest
 from quivermq.client.shared.poll_result import Rows, messages_of_runs, table_of_runs
+from quivermq.client.shared.poll_size import PollSizes
 from quivermq.client.shared.settle import Settler, TracedSettler
 from quivermq.client.transport import run
 from quivermq.errors import InvalidRequest, QuiverError
@@ -41,12 +42,13 @@ class SharedConsumer:
             else TracedSettler(router, self.held_leases, router.tracer)
         )
         self._router = router
+        self._poll_sizes = PollSizes(self.held_leases, router.transport.now)
 
     def poll_request(
         self,
         topic: str,
         group: str,
-        max_messages: int,
+        max_messages: int | None,
         wait: float,
         visibility: float,
         ack: str,
@@ -55,6 +57,8 @@ class SharedConsumer:
     ) -> PollRequest:
         """Check what a user asks for, and make one value of it."""
         check_number("wait", wait, least=0)
+        if max_messages is None:
+            max_messages = self._poll_sizes.choose(topic, group)
         check_number("max_messages", max_messages, least=1, whole=True)
         if max_messages > MESSAGES_MAX:
             raise InvalidRequest(f"max_messages must be at most {MESSAGES_MAX:,}: {max_messages!r}")
@@ -75,11 +79,21 @@ class SharedConsumer:
         """Lease messages as soon as there are any."""
         router = self._router
         if router.tracer is None:
-            return messages_of_runs(await self.polling.poll(request), kind, router.limits)
+            return await self._poll(request, kind)
         with router.tracer.receive(request.topic, request.group) as received:
-            messages = messages_of_runs(await self.polling.poll(request), kind, router.limits)
+            messages = await self._poll(request, kind)
             received.took(messages)
             return messages
+
+    async def _poll(self, request: PollRequest, kind: type[M]) -> list[M]:
+        leased_runs = await self.polling.poll(request)
+        messages = messages_of_runs(leased_runs, kind, self._router.limits)
+        if messages:
+            leases = [leased_run.lease for leased_run in leased_runs if leased_run.lease.token]
+            self._poll_sizes.record(
+                request.topic, request.group, request.messages_max, len(messages), leases
+            )
+        return messages
 
     async def poll_table(self, request: PollRequest) -> tuple[Any, list[Rows]]:
         """The same, as one Arrow table, with the rows of each lease."""

@@ -77,6 +77,10 @@ class HeldLeases:
             if not leases:
                 del self._held[source]
 
+    def is_held(self, source: LeaseSource, token: int) -> bool:
+        """Some message of this lease is not settled. Takes no lock."""
+        return token in self._held.get(source, ())
+
     @property
     def is_any(self) -> bool:
         """Something may be held. Takes no lock."""
