@@ -52,6 +52,7 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     "the length of one text, checked when it comes in: no state is full of it": (
         "node/access_control.py:_TOKEN_CHARACTERS_MAX", "node/audit_log.py:_DETAIL_CHARACTERS_MAX",
         "node/event_feed.py:_DETAIL_CHARACTERS_MAX",
+        "queue/failure_reasons.py:REASON_CHARACTERS_MAX",
         "names.py:NAME_CHARACTERS_MAX", "cluster/records.py:TEXT_CHARACTERS_MAX",
         "cluster/sticky.py:MEMBER_NAME_CHARACTERS_MAX", "cluster/sticky.py:_TEXT_CHARACTERS_MAX",
         "node/delivery/dispatcher.py:_NAME_CHARACTERS_MAX", "wire/errors.py:MESSAGE_CHARACTERS_MAX",
@@ -81,6 +82,12 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "batches/limits.py:batch_bytes_max", "batches/limits.py:headers_bytes_max",
         "batches/limits.py:message_bytes_max", "settings.py:batch_bytes_max",
         "settings.py:message_bytes_max",
+    ),
+    "remembered for people, and forgotten past it: tests/queue/test_failure_reasons.py": (
+        "queue/failure_reasons.py:REASONS_MAX", "node/handlers/poll.py:_REASON_BYTES_MAX",
+    ),
+    "repeats that are recognised, of one at a time: tests/queue/test_reviving.py": (
+        "queue/group.py:REVIVALS_MAX",
     ),
     "another layout below it: tests/batches/test_lone.py": ("batches/lone.py:LONE_BYTES_MAX",),
     "of one value: tests/queue/test_catalog.py": (

@@ -20,6 +20,7 @@ from quivermq.queue import (
     LeaseManager,
     LeaseRequest,
     Partition,
+    Piece,
     TopicSettings,
     groups_command,
     settings_command,
@@ -209,6 +210,8 @@ class DeskStage:
                 message = self.model.message(group, offset)
                 assert piece.failures == message.failures, f"{piece} holds {message}"
                 assert not self.is_fair or piece.priority == message.priority
+                told = [r.reason for r in leased.reasons if r.start <= offset < r.end]
+                assert told == ([message.reason] if message.reason else []), f"{told}: {message}"
         if leased.lease:
             assert (group, leased.lease) not in self.tokens, f"{leased} has a token of another"
             self.tokens.add((group, leased.lease))
@@ -272,8 +275,13 @@ class DeskStage:
         if not self.model.is_shared(group):
             return
         if how == "fail":
-            lost = self.leases.fail(group, lease, spoken_of, delay_ms, self.now_ms, grant.consumer)
-            expected = self.model.return_failed(group, lease, offsets, delay_ms, self.now_ms)
+            reason = "" if delay_ms is None else f"no {lease % 3}"
+            lost = self.leases.fail(
+                group, lease, spoken_of, delay_ms, self.now_ms, grant.consumer, reason
+            )
+            expected = self.model.return_failed(
+                group, lease, offsets, delay_ms, self.now_ms, reason
+            )
         elif how == "reject":
             lost = self.leases.reject(group, lease, spoken_of, "bad", self.now_ms, grant.consumer)
             expected = self.model.reject(group, lease, offsets)
@@ -322,6 +330,21 @@ class DeskStage:
         count = self.leases.cancel(_intervals(offsets) or [], self.now_ms)
         expected = self.model.cancel(offsets, self.now_ms)
         assert count == expected, f"{count} of {offsets} are cancelled, not {expected}"
+
+    def revive(self, group: str, redrive: int, count: int) -> None:
+        """The last dead letters of a group are brought back, and all that retention has deleted
+        is refused; the same redrive again changes nothing."""
+        if not self.model.is_shared(group):
+            return
+        # A leader that is asked has told its groups what is deleted.
+        self.trim(self.model.start)
+        start = max(self.model.start, self.model.groups[group].start)
+        dead = self.model.dead(group)[-count:]
+        pieces = [Piece(m.offset, m.offset + 1, m.priority, 0) for m in dead]
+        below = [Piece(start - 1, start, 0, 0)] if start else []
+        gone = self.leases.dead_letters.revive(group, redrive, below + pieces, self.model.start)
+        assert gone == [(piece.start, piece.end) for piece in below]
+        self.model.revive(group, redrive, dead)
 
     def settle_letters(self, low: int, high: int, *, purged: bool) -> None:
         """As if the partition were one of a dead-letter topic."""
@@ -409,6 +432,9 @@ class DeskStage:
             ):
                 self.leases.dead_letters.restart_numbers(group)
                 return
+            for message in (self.model.message(group, at) for at in offsets):
+                if not record.redrive and message.state is State.DYING and not record.is_stale:
+                    assert record.reason == message.story, f"{record} of {message}"
             if buried > 0:
                 buried -= 1
                 self.leases.dead_letters.bury(group, record.number)

@@ -45,6 +45,11 @@ class Message:
     failures: int = 0
     lease: int = 0
     """Who has it, or had it last; 0 if nobody has."""
+    reason: str = ""
+    """Why it failed, as its consumer said the last time that it said so."""
+    is_dead: bool = False
+    story: str = ""
+    """What its dead letter tells."""
 
     def is_ready(self, now_ms: int) -> bool:
         return self.state in {State.FRESH, State.WAITING} and self.due_ms <= now_ms
@@ -68,6 +73,8 @@ class NaiveGroup:
     is_shared: bool = True
     committed: int | None = None
     claimed: int = 0
+    revivals: set[int] = field(default_factory=set)
+    """Redrives that brought something back."""
     known: set[int] = field(default_factory=set)
     """Leases that were given, by this group, and ended by no seek: nobody else ends anything."""
 
@@ -203,17 +210,18 @@ class NaivePartition:
         offsets: Sequence[int] | None,
         delay_ms: int | None,
         now_ms: int,
+        reason: str = "",
     ) -> set[int]:
         """Returns what was lost, like the following ones."""
 
         def fail(message: Message) -> None:
-            self._fail(message, now_ms, delay_ms)
+            self._fail(message, now_ms, delay_ms, reason)
 
         return self._end(name, lease, offsets, fail)
 
     def reject(self, name: str, lease: int, offsets: Sequence[int] | None) -> set[int]:
         def condemn(message: Message) -> None:
-            message.state, message.lease = State.DYING, 0
+            message.state, message.lease, message.story = State.DYING, 0, "bad"
 
         return self._end(name, lease, offsets, condemn)
 
@@ -238,11 +246,19 @@ class NaivePartition:
                 lost.add(message.offset)
         return lost
 
-    def _fail(self, message: Message, now_ms: int, delay_ms: int | None = None) -> None:
+    def _fail(
+        self, message: Message, now_ms: int, delay_ms: int | None = None, reason: str | None = None
+    ) -> None:
+        """No reason at all: its lease expired."""
         message.failures += 1
         if message.failures >= self.max_deliveries:
             message.state = State.DYING
+            how = "lease expired" if reason is None else "failed"
+            before = f"; before that: {message.reason}" if message.reason else ""
+            last = f"; the last time: {reason}" if reason else before
+            message.story = f"{how} {self.max_deliveries} times{last}"
             return
+        message.reason = reason or message.reason
         wait_ms = backoff_ms(message.failures) if delay_ms is None else delay_ms
         message.state, message.due_ms = State.WAITING, now_ms + wait_ms if wait_ms else 0
 
@@ -282,7 +298,12 @@ class NaivePartition:
         """Everything below is behind the group, everything above is ahead of it, as if fresh."""
         group = self._known(name)
         if group.is_shared:
-            self.groups[name] = NaiveGroup(offset, committed=group.committed, claimed=group.claimed)
+            self.groups[name] = NaiveGroup(
+                offset,
+                committed=group.committed,
+                claimed=group.claimed,
+                revivals=group.revivals,
+            )
         if group.committed is not None or not group.is_shared:
             self.groups[name].committed = offset
 
@@ -295,8 +316,13 @@ class NaivePartition:
         """Nobody uses the group: all that stays is what it committed, and who claimed it."""
         group = self.groups.pop(name)
         if group.committed is not None or group.claimed:
-            kept = NaiveGroup(0, is_shared=False, committed=group.committed, claimed=group.claimed)
-            self.groups[name] = kept
+            self.groups[name] = NaiveGroup(
+                0,
+                is_shared=False,
+                committed=group.committed,
+                claimed=group.claimed,
+                revivals=group.revivals,
+            )
 
     def trim(self, start: int) -> None:
         self.start = max(start, self.start)
@@ -336,8 +362,27 @@ class NaivePartition:
         for at in offsets:
             message = self.message(name, at)
             assert message.state is State.DYING, f"{message} is buried"
-            message.state = State.DONE
+            message.state, message.is_dead = State.DONE, not redriven
         self.groups[name].dead += 0 if redriven else len(offsets)
+
+    def dead(self, name: str) -> list[Message]:
+        """What a group can have again: its dead letters that are not deleted."""
+        return [
+            message
+            for message in self.messages(name)
+            if message.is_dead and message.offset >= self.start
+        ]
+
+    def revive(self, name: str, redrive: int, messages: Sequence[Message]) -> None:
+        """Dead messages are delivered again, as if they never had been; by one redrive once."""
+        group = self.groups[name]
+        if redrive in group.revivals or not messages:
+            return
+        group.revivals.add(redrive)
+        group.dead -= len(messages)
+        for message in messages:
+            message.state, message.failures, message.due_ms = State.WAITING, 0, 0
+            message.lease, message.reason, message.is_dead = 0, "", False
 
     def settle_letters(self, name: str, offsets: Sequence[int], state: State) -> int:
         """Dead letters are redriven (dying) or purged (done); returns how many were neither."""

@@ -120,7 +120,10 @@ def seek(stage: DeskStage, dice: Random) -> None:
 
 
 def administer(stage: DeskStage, dice: Random) -> None:
-    kinds = ("drop", "forget", "trim", "cancel", "letters", "letters", "claim", "commit")
+    kinds = (
+        "drop", "forget", "trim", "cancel", "letters", "letters", "revive", "revive", "revive",
+        "claim", "commit",
+    )  # fmt: skip
     kind = dice.choice(kinds)
     group = dice.choice(GROUPS)
     if kind == "drop":
@@ -136,6 +139,8 @@ def administer(stage: DeskStage, dice: Random) -> None:
         low = dice.randint(0, stage.end)
         high = dice.randint(low, stage.end)
         stage.settle_letters(low, high, purged=dice.random() < 0.5)
+    elif kind == "revive":
+        stage.revive(group, dice.randint(1, 40), dice.choice((1, 3, 100)))
     elif kind == "claim":
         stage.claim(group, dice.randint(1, 3))
     else:

@@ -108,6 +108,10 @@ class DeskMachine(RuleBasedStateMachine):
         high = data.draw(st.integers(low, self.stage.end))
         self.stage.settle_letters(low, high, purged=purged)
 
+    @rule(group=GROUPS, redrive=st.integers(1, 5), count=st.sampled_from([1, 3, 100]))
+    def revive(self, group, redrive, count) -> None:
+        self.stage.revive(group, redrive, count)
+
     @rule(group=GROUPS, epoch=st.integers(1, 3))
     def claim(self, group, epoch) -> None:
         self.stage.claim(group, epoch)

@@ -71,7 +71,7 @@ async def test_each_settlement_does_what_it_says(tmp_path: Path) -> None:
         one = api.Selection(lease=lease, offsets=[0])
         await stub.Ack(api.AckRequest(selections=[one], **settle))
         two = api.Selection(lease=lease, ranges=[api.OffsetRange(start=1, end=3)])
-        await stub.Nack(api.NackRequest(selections=[two], delay_ms=0, **settle))
+        await stub.Nack(api.NackRequest(selections=[two], delay_ms=0, reason="shut", **settle))
         three = api.Selection(lease=lease, offsets=[3])
         await stub.Reject(api.RejectRequest(selections=[three], reason="bad", **settle))
         four = api.Selection(lease=lease, offsets=[4])
@@ -79,10 +79,13 @@ async def test_each_settlement_does_what_it_says(tmp_path: Path) -> None:
         (group,) = (await stub.ListGroups(api.ListGroupsRequest(topic="orders"))).groups
         assert (group.done, group.dead, group.in_flight) == (1, 1, 1)
         counts: dict[int, int] = {}
+        told: set[tuple[int, int, str]] = set()
         while len(counts) < 3:
             found = await poll(stub, wait_ms=1_000)
+            told |= {(r.start, r.end, r.reason) for d in found.deliveries for r in d.reasons}
             counts |= {m.offset: m.delivery_count for d in found.deliveries for m in d.messages}
         assert counts == {1: 2, 2: 2, 4: 1}
+        assert told == {(1, 3, "shut")}
         dead = api.FetchRequest(topic="orders.dlq", wait_ms=10_000)
 
         async def letters() -> list[bytes]:

@@ -210,13 +210,17 @@ async def test_messages_are_settled_one_by_one(tmp_path: Path) -> None:
         (lease,) = polled["leases"]
         for number, how in enumerate(("ack", "nack", "reject", "release")):
             one = {**lease, "offsets": [str(number)]}
-            more = {"nack": {"delay": 0}, "reject": {"reason": "no stock"}}.get(how, {})
+            more = {"nack": {"delay": 0, "reason": "shut"}, "reject": {"reason": "no stock"}}.get(
+                how, {}
+            )
             await post(client, f"{BILLING}/{how}", leases=[one], **more)
         await post(client, f"{BILLING}/extend", leases=[lease], seconds=90)
         again = await post(client, f"{BILLING}/poll")
         assert {(one["value"], one["delivery_count"]) for one in again["messages"]} == {
             ("nack", 2), ("release", 1),
         }  # fmt: skip
+        told = {one["value"]: one["last_reason"] for one in again["messages"]}
+        assert told == {"nack": "shut", "release": None}
         # A second failure is one too many; what was rejected is there already.
         await post(client, f"{BILLING}/nack", leases=again["leases"], delay=0)
 
@@ -225,7 +229,10 @@ async def test_messages_are_settled_one_by_one(tmp_path: Path) -> None:
             return found["letters"]
 
         await eventually(letters, lambda found: len(found) == 2)
-        assert {one["value"]: one["reason"] for one in await letters()}["reject"] == "no stock"
+        assert {one["value"]: one["reason"] for one in await letters()} == {
+            "nack": "failed 2 times; before that: shut",
+            "reject": "no stock",
+        }
 
 
 @on_served_loop

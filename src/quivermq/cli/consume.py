@@ -89,7 +89,7 @@ Reason = Annotated[
     str | None,
     typer.Option(
         metavar="TEXT",
-        help="The reason in dead letters, with --then reject.",
+        help="Why they failed, with --then nack or reject: shown with dead letters.",
         show_default=_REASON,
         rich_help_panel=_SHARED,
     ),
@@ -148,7 +148,7 @@ def consume(
             _group_start(start, partition, mode),
             ack=ack,
             then=then,
-            reason=reason or _REASON,
+            reason=reason or (_REASON if then is Then.REJECT else None),
             visibility=visibility,
             prefetch=prefetch,
         )
@@ -168,8 +168,8 @@ def _check_shared_only(mode: ConsumeMode, ack: Ack, then: Then, reason: str | No
                 raise UsageError(f"--{option} is for shared groups, not for --mode {mode.value}")
     if ack is Ack.AUTO and then is not Then.ACK:
         raise UsageError(f"--ack auto acknowledges before printing: nothing to {then.value}")
-    if reason is not None and then is not Then.REJECT:
-        raise UsageError("--reason needs --then reject")
+    if reason is not None and then not in {Then.NACK, Then.REJECT}:
+        raise UsageError("--reason needs --then nack or reject")
 
 
 def _group_start(start: str | None, partition: int | None, mode: ConsumeMode) -> GroupStart:

@@ -92,7 +92,7 @@ class SharedPrinter:
         *,
         ack: Ack,
         then: Then,
-        reason: str,
+        reason: str | None,
         visibility: float,
         prefetch: int,
     ) -> None:
@@ -153,9 +153,9 @@ class SharedPrinter:
             if self._then is Then.ACK:
                 await client.ack(messages)
             elif self._then is Then.NACK:
-                await client.nack(messages)
+                await client.nack(messages, reason=self._reason)
             elif self._then is Then.REJECT:
-                await client.reject(messages, self._reason)
+                await client.reject(messages, self._reason or "")
         except quivermq.LeaseLost as error:
             remark(f"{error}; --visibility gives more time", "yellow")
 

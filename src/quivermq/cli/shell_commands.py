@@ -91,7 +91,9 @@ class ShellCommands:
             return [topic.name for topic in self._client.topics()]
         if before[0] == "subscribe" and len(before) == 2:
             return [group.name for group in self._client.groups(before[1])]
-        return {"send": ["--key", "--priority", "--delay"], "nack": ["--delay"]}.get(before[0], [])
+        return {"send": ["--key", "--priority", "--delay"], "nack": ["--delay", "--reason"]}.get(
+            before[0], []
+        )
 
     def do_send(self, words: list[str]) -> None:
         """send VALUE: send a message to the topic in use; --key K, --priority N, --delay 5s"""
@@ -165,10 +167,10 @@ class ShellCommands:
         print_line(f"{count(done, 'message')} acknowledged")
 
     def do_nack(self, words: list[str]) -> None:
-        """nack [NUMBER...]: return these, or all, as failed for redelivery; --delay 5s"""
-        options, rest = _options(words, "delay")
+        """nack [NUMBER...]: return these, or all, as failed; --delay 5s, --reason TEXT"""
+        options, rest = _options(words, "delay", "reason")
         delay = _duration(options["delay"], "--delay") if "delay" in options else None
-        done = self._shared("nack").nack(_numbers(rest), delay)
+        done = self._shared("nack").nack(_numbers(rest), delay, options.get("reason"))
         print_line(f"{count(done, 'message')} returned as failed")
 
     def do_reject(self, words: list[str]) -> None:

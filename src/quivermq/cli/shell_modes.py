@@ -42,9 +42,9 @@ class SharedMode:
         self._client.ack(messages)
         return len(messages)
 
-    def nack(self, numbers: list[int], delay: float | None) -> int:
+    def nack(self, numbers: list[int], delay: float | None, reason: str | None) -> int:
         messages = self._pop(numbers)
-        self._client.nack(messages, delay)
+        self._client.nack(messages, delay, reason)
         return len(messages)
 
     def reject(self, numbers: list[int], reason: str) -> int:

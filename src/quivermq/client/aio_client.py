@@ -217,13 +217,17 @@ class AsyncClient(AsyncAdminClient):
         await self._settle(messages, ACK)
 
     async def nack(
-        self, messages: Iterable[AsyncLeasedMessage], delay: Delay | None = None
+        self,
+        messages: Iterable[AsyncLeasedMessage],
+        delay: Delay | None = None,
+        reason: str | None = None,
     ) -> None:
         """Report messages as failed: they are delivered again after `delay` seconds.
 
-        With None, after the topic's backoff.
+        With None, after the topic's backoff. The next delivery has the reason as `last_reason`,
+        and a message that fails too often becomes a dead letter that tells it.
         """
-        await self._settle(messages, nack_terms(delay))
+        await self._settle(messages, nack_terms(delay, reason))
 
     async def reject(self, messages: Iterable[AsyncLeasedMessage], reason: str = "") -> None:
         """Put messages that can never succeed among the dead letters at once."""

@@ -263,12 +263,18 @@ class Client(AdminClient):
         """
         self._settle(messages, ACK)
 
-    def nack(self, messages: Iterable[LeasedMessage], delay: Delay | None = None) -> None:
+    def nack(
+        self,
+        messages: Iterable[LeasedMessage],
+        delay: Delay | None = None,
+        reason: str | None = None,
+    ) -> None:
         """Report messages as failed: they are delivered again after `delay` seconds.
 
-        With None, after the topic's backoff.
+        With None, after the topic's backoff. The next delivery has the reason as `last_reason`,
+        and a message that fails too often becomes a dead letter that tells it.
         """
-        self._settle(messages, nack_terms(delay))
+        self._settle(messages, nack_terms(delay, reason))
 
     def reject(self, messages: Iterable[LeasedMessage], reason: str = "") -> None:
         """Put messages that can never succeed among the dead letters at once."""

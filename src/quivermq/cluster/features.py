@@ -20,6 +20,7 @@ class Level(IntEnum):
     IDLE_GROUPS = 2
     USERS = 2
     RESTORING = 2
+    LETTERS = 2
     """These came in the same release."""
 
     @property
@@ -37,7 +38,10 @@ _NOTES: Final = {
     Level.FIRST: ("0.2.0", "everything that release 0.2.0 stores and says"),
     Level.IDLE_GROUPS: (
         "0.3.0",
-        "shared groups that are no longer used are forgotten; users; backups can be restored",
+        (
+            "shared groups that are no longer used are forgotten; users; backups can be restored; "
+            "reasons of failures are kept; dead letters can go back to the group that failed"
+        ),
     ),
 }
 

@@ -7,6 +7,7 @@ from quivermq.intervals import Interval
 from quivermq.queue.catalog import CHANGE_BYTES_MAX, KEY_CHARACTERS_MAX, Catalog, Json
 from quivermq.queue.dead_letters import REDRIVE_GROUP
 from quivermq.queue.delayed import Delayed
+from quivermq.queue.failure_reasons import FailureReason
 from quivermq.queue.group import DyingMessages
 from quivermq.queue.group_stats import GroupStats
 from quivermq.queue.groups import Groups
@@ -53,6 +54,7 @@ __all__ = [
     "Command",
     "Delayed",
     "DyingMessages",
+    "FailureReason",
     "GrantedLease",
     "GroupStats",
     "Groups",

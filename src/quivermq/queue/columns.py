@@ -48,6 +48,11 @@ class ColumnReader:
         self._at += size
         return found
 
+    @property
+    def has_more(self) -> bool:
+        """Not everything was read."""
+        return self._at < len(self._data)
+
     def end(self, of: str) -> None:
         """Everything must have been read."""
         if self._at != len(self._data):

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from quivermq.intervals import Interval, IntervalSet, join
+from quivermq.intervals import Interval, IntervalSet, join, without
 from quivermq.queue.group import DyingMessages, Group
 from quivermq.queue.groups import Op
 from quivermq.queue.partition import Partition
+from quivermq.queue.pieces import Piece
 from quivermq.queue.working_copy import WorkingCopy
 
 REDRIVE_GROUP: Final = "_dlq"
@@ -71,14 +72,46 @@ class DeadLetterRecords:
             return [(start, end)] if start < end else []
         return found.fresh(start, end)
 
-    def redrive(self, start: int, end: int, intervals: list[Interval] | None, now_ms: int) -> int:
-        """Send dead letters back to where they came from; returns how many. Of very many the first:
-        ask again until there are none."""
+    def revive(self, group: str, redrive: int, pieces: list[Piece], start: int) -> list[Interval]:
+        """Let a group have messages again that it is done with: they wait as if they were never
+        delivered. Returns those that it cannot have: deleted (below `start`), or never its own.
+
+        A redrive has a number, by which a repeat is recognised: what was revived before may be
+        acknowledged by now. What the group has in hand it has, and nothing is to be done.
+        """
+        found = self._working_copy.groups.by_name.get(group)
+        if found is None or not found.is_shared:
+            return join((piece.start, piece.end) for piece in pieces)
+        low, high = max(start, found.start), self._partition.next_offset
+        named = [(piece.start, piece.end) for piece in pieces]
+        gone = without(join(named), [(low, high)] if low < high else [])
+        done = IntervalSet([(low, found.floor)] if low < found.floor else [])
+        revived: list[tuple[int, int, int]] = []
+        for piece in pieces if redrive not in found.revivals else ():
+            begin, end = max(piece.start, low), min(piece.end, high)
+            for parts in (done, found.done) if begin < end else ():
+                revived += [(*part, piece.priority) for part in parts.within(begin, end)]
+        if revived:
+            self._working_copy.check_room()
+            self._working_copy.propose(Op.REVIVE, found.number, redrive, _apart(revived))
+        return gone
+
+    def redrive(
+        self,
+        start: int,
+        end: int,
+        intervals: list[Interval] | None,
+        now_ms: int,
+        target: str = "",
+    ) -> int:
+        """Send dead letters back to where they came from, or to a target (`DyingMessages.reason`);
+        returns how many. Of very many the first: ask again until there are none."""
         parts = _first(self._unsettled(start, end, intervals), RECORDS_AT_ONCE)
         if parts:
             self._working_copy.check_room()
             group = self._redrive_group(start)
-            self._working_copy.propose(Op.SEND_BACK, group.number, parts, now_ms)
+            told = [target] if target else []
+            self._working_copy.propose(Op.SEND_BACK, group.number, parts, now_ms, *told)
         return sum(high - low for low, high in parts)
 
     def purge(self, start: int, end: int, intervals: list[Interval] | None) -> int:
@@ -111,6 +144,16 @@ class DeadLetterRecords:
         if intervals is None:
             return list(unsettled)
         return [part for low, high in join(intervals) for part in unsettled.within(low, high)]
+
+
+def _apart(parts: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """In order, and each message once: several dead letters may be of one message."""
+    found: list[tuple[int, int, int]] = []
+    for start, end, priority in sorted(parts):
+        begin = max(start, found[-1][1]) if found else start
+        if begin < end:
+            found.append((begin, end, priority))
+    return found
 
 
 def _first(intervals: Iterable[Interval], most: int) -> list[Interval]:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from quivermq.errors import BrokenInvariant
 from quivermq.intervals import Interval, IntervalSet, without
 from quivermq.queue.delayed import FIRST_KEY, Delayed, DelayedBatches, DueKey
+from quivermq.queue.failure_reasons import FailureReasons
 from quivermq.queue.last_holders import LastHolders
 from quivermq.queue.pieces import Piece, cut, messages_in, overlapping, piece_intervals
 from quivermq.queue.priority_index import LEVELS, PriorityIndex
@@ -24,6 +25,11 @@ SETTLED_MAX: Final = 1024
 """Leases of which it is remembered what was acknowledged, so that a repeat is recognised."""
 SETTLED_INTERVALS_MAX: Final = 65_536
 """The same of all of them together: a lease may be acknowledged message by message."""
+REVIVALS_MAX: Final = 64
+"""Redrives to a group that are remembered. A dead-letter partition repeats only its last one."""
+
+TO_GROUP: Final = "@group"
+"""The target of a redrive to the group that failed. No topic is called so."""
 
 DELAYED: Final = LEVELS
 """The cursor behind those of the priorities: it runs along the delayed batches."""
@@ -36,6 +42,7 @@ DYING_BYTES: Final = 49
 SETTLED_BYTES: Final = 21
 HOLDER_BYTES: Final = 32
 INTERVAL_BYTES: Final = 16
+REVIVAL_BYTES: Final = 8
 """The size of each in a checkpoint."""
 
 
@@ -81,6 +88,8 @@ class DyingMessages(NamedTuple):
     end: int
     failures: int
     reason: str
+    """Why they died. Of a redrive, its target: "": the topic that they came from, for all groups;
+    `TO_GROUP`: the group that failed; else a topic."""
     at_ms: int
     redrive: bool = False
     is_stale: bool = False
@@ -124,10 +133,14 @@ class Group:
     reason_bytes: int = 0
     last_holders: LastHolders = field(default_factory=LastHolders)
     """Of what waits again: they may finish it for as long as no other consumer has it."""
+    reasons: FailureReasons = field(default_factory=FailureReasons)
+    """Why messages that are not done failed before."""
     settled_leases: dict[int, SettledLease] = field(default_factory=dict)
     settled_intervals: int = 0
     next_dying: int = 0
     dead_epoch: int = 0
+    revivals: dict[int, None] = field(default_factory=dict)
+    """The last redrives that brought dead letters back here: a repeat changes nothing."""
     totals: Totals = field(default_factory=Totals)
     committed: int | None = None
     claimed: int = 0
@@ -145,6 +158,8 @@ class Group:
             leases=self.leases.copy(),
             waiting=self.waiting.copy(),
             last_holders=self.last_holders.copy(),
+            reasons=self.reasons.copy(),
+            revivals=self.revivals.copy(),
             dying=self.dying.copy(),
             settled_leases={lease: known.copy() for lease, known in self.settled_leases.items()},
             totals=replace(self.totals),
@@ -164,6 +179,8 @@ class Group:
             + self.reason_bytes
             + SETTLED_BYTES * len(self.settled_leases)
             + HOLDER_BYTES * len(self.last_holders)
+            + self.reasons.size_bytes
+            + REVIVAL_BYTES * len(self.revivals)
         )
 
     def share_from(self, start: int) -> None:
@@ -250,7 +267,9 @@ class Group:
             known.is_whole = False
 
     def complete(self, start: int, end: int) -> None:
-        """Messages never come again."""
+        """Messages never come again, unless they are dead and revived."""
+        if len(self.reasons):
+            self.reasons.remove(start, end)
         if start <= self.floor:
             self.floor = max(self.floor, end)
         else:
@@ -258,8 +277,10 @@ class Group:
         if len(self.done) and self.done.starts[0] <= self.floor:
             self.floor = self.done.take_up_to(self.floor)
 
-    def give_back(self, lease: int, returns: Sequence[tuple[int, int, int, bool]]) -> None:
-        """Leased messages wait again: from, to, when they are due, whether they failed."""
+    def give_back(
+        self, lease: int, returns: Sequence[tuple[int, int, int, bool]], reason: str = ""
+    ) -> None:
+        """Leased messages wait again: from, to, when they are due, whether they failed; and why."""
         consumer = self.leases[lease].consumer if lease in self.leases else 0
         self._break(lease)
         at = 0
@@ -269,12 +290,15 @@ class Group:
             _, _, due_ms, failed = returns[at]
             self.last_holders.put(piece.start, piece.end, lease, consumer)
             self.waiting.put(piece._replace(failures=piece.failures + failed), due_ms)
+            if reason:
+                self.reasons.put(piece.start, piece.end, reason)
 
     def condemn(self, lease: int, intervals: Sequence[Interval], reason: str, at_ms: int) -> None:
         """Leased messages are to be dead letters. One record for each count of failures."""
         self._break(lease)
         for piece in self.take_leased(lease, intervals):
             self._record(piece.start, piece.end, piece.failures + 1, reason, at_ms)
+            self.reasons.remove(piece.start, piece.end)
 
     def _record(
         self, start: int, end: int, failures: int, reason: str, at_ms: int, *, redrive: bool = False
@@ -285,9 +309,9 @@ class Group:
         self.reason_bytes += len(reason.encode())
         self.next_dying += end - start
 
-    def send_back(self, start: int, end: int, at_ms: int) -> None:
-        """Dead letters are to go to where they came from."""
-        self._record(start, end, 0, "", at_ms, redrive=True)
+    def send_back(self, start: int, end: int, at_ms: int, target: str = "") -> None:
+        """Dead letters are to go to where they came from, or to a target."""
+        self._record(start, end, 0, target, at_ms, redrive=True)
 
     def bury(self, number: int, kept: Sequence[Interval] = ()) -> None:
         """A record is where it should be, but for what is `kept` here after all."""
@@ -304,6 +328,26 @@ class Group:
             else:
                 self.totals.dead += end - start
             self.complete(start, end)
+
+    def revive(self, redrive: int, pieces: Sequence[Piece]) -> None:
+        """Messages that were done wait again, as if they had never been delivered."""
+        self.revivals.pop(redrive, None)
+        self.revivals[redrive] = None
+        if len(self.revivals) > REVIVALS_MAX:
+            del self.revivals[next(iter(self.revivals))]
+        behind = [(piece.start, piece.end) for piece in pieces if piece.start < self.floor]
+        if behind:
+            floor, self.floor = self.floor, behind[0][0]
+            for start, end in without([(self.floor, floor)], behind):
+                self.done.add(start, end)
+        for piece in pieces:
+            self.done.remove(piece.start, piece.end)
+            self.waiting.put(piece, 0)
+        count = messages_in(pieces)
+        # If it was sought since it has done more than it has dead letters.
+        dead = min(count, self.totals.dead)
+        self.totals.dead -= dead
+        self.totals.done -= count - dead
 
     def renumber(self, epoch: int) -> None:
         """Count the dead letters from 0 again, in another epoch."""
@@ -400,6 +444,7 @@ class Group:
             self.leases, self.leased_messages, self.leased_pieces = {}, 0, 0
             self.waiting, self.done, self.totals = RedeliveryQueue(), IntervalSet(), Totals()
             self.settled_leases, self.settled_intervals, self.last_holders = {}, 0, LastHolders()
+            self.reasons = FailureReasons()
             self.dying_messages = 0
             self.dying = {n: record._replace(is_stale=True) for n, record in self.dying.items()}
             self.share_from(offset)
@@ -422,6 +467,7 @@ class Group:
             self.take_leased(lease, [(0, begin)])
         self.waiting.take(0, begin)
         self.last_holders.remove(0, begin)
+        self.reasons.remove(0, begin)
         kept: dict[int, DyingMessages] = {}
         for number, record in self.dying.items():
             if record.end <= begin:
@@ -470,6 +516,7 @@ class Group:
         self.done.validate()
         self.waiting.validate()
         self.last_holders.validate()
+        self.reasons.validate()
         held = [piece for lease in self.leases.values() for piece in lease.pieces]
         if (messages_in(held), len(held)) != (self.leased_messages, self.leased_pieces):
             raise BrokenInvariant(f"{self.name}: {self.leased_messages} leased are counted")

@@ -6,9 +6,11 @@ from operator import itemgetter
 from struct import Struct
 from typing import Final
 
+from quivermq.errors import BrokenInvariant
 from quivermq.intervals import IntervalSet
 from quivermq.queue.columns import ColumnReader, column
 from quivermq.queue.delayed import DueKey
+from quivermq.queue.failure_reasons import FailureReason, FailureReasons
 from quivermq.queue.group import DyingMessages, Group, Lease, SettledLease, Totals
 from quivermq.queue.last_holders import LastHolder, LastHolders
 from quivermq.queue.pieces import Piece, messages_in
@@ -19,6 +21,8 @@ from quivermq.queue.redelivery_queue import Parked, RedeliveryQueue
 # totals (four), whether it is shared; then how much of what follows.
 _HEAD: Final = Struct("<13Q?9I")
 _REDRIVE, _STALE = 1, 2
+# Number of the group; how many reasons and revivals follow.
+_ADDITIONS_HEAD: Final = Struct("<Q2I")
 
 
 def pack_group(group: Group) -> bytes:
@@ -112,6 +116,36 @@ def unpack_group(reader: ColumnReader) -> Group:
     columns = [reader.column("Q", holders) for _ in range(4)]
     group.last_holders = LastHolders(map(LastHolder._make, zip(*columns, strict=True)))
     return group
+
+
+def pack_additions(group: Group) -> bytes:
+    """What feature level 2 added to a group; nothing for one that makes no use of it."""
+    if not len(group.reasons) and not group.revivals:
+        return b""
+    reasons = [known.reason.encode() for known in group.reasons]
+    return b"".join(
+        (
+            _ADDITIONS_HEAD.pack(group.number, len(reasons), len(group.revivals)),
+            column("Q", [known.start for known in group.reasons]),
+            column("Q", [known.end for known in group.reasons]),
+            column("I", map(len, reasons)),
+            *reasons,
+            column("Q", group.revivals),
+        )
+    )
+
+
+def unpack_additions(reader: ColumnReader, groups: Mapping[int, Group]) -> None:
+    """Put what `pack_additions` packed into the group that it is of."""
+    number, reasons, revivals = reader.values(_ADDITIONS_HEAD)
+    if number not in groups:
+        raise BrokenInvariant(f"something is added to group {number}, which is not there")
+    group = groups[number]
+    starts, ends = reader.column("Q", reasons), reader.column("Q", reasons)
+    lengths = reader.column("I", reasons)
+    texts = [bytes(reader.take(length)).decode() for length in lengths]
+    group.reasons = FailureReasons(map(FailureReason, starts, ends, texts))
+    group.revivals = dict.fromkeys(reader.column("Q", revivals))
 
 
 def _read_pieces(reader: ColumnReader, count: int) -> list[Piece]:

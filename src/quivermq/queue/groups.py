@@ -19,7 +19,12 @@ from quivermq.names import check_group_name
 from quivermq.queue.columns import ColumnReader, column
 from quivermq.queue.delayed import LAST_KEY, Delayed, DueKey
 from quivermq.queue.group import DELAYED, Group
-from quivermq.queue.group_columns import pack_group, unpack_group
+from quivermq.queue.group_columns import (
+    pack_additions,
+    pack_group,
+    unpack_additions,
+    unpack_group,
+)
 from quivermq.queue.pieces import Piece
 from quivermq.queue.priority_index import NO_OFFSET, PriorityIndex
 
@@ -51,7 +56,8 @@ class Op(IntEnum):
     SEEK = 20
     PASS = 21
     EXPIRE = 22
-    """From feature level 2 on."""
+    REVIVE = 25
+    """The last two: from feature level 2 on."""
 
 
 OF_ALL: Final = frozenset({Op.TRIM, Op.CANCEL})
@@ -102,6 +108,7 @@ class Groups:
             Op.SEND_BACK: self._send_back,
             Op.PURGE: self._purge,
             Op.EXPIRE: self._expire,
+            Op.REVIVE: self._revive,
         }
 
     def __len__(self) -> int:
@@ -204,9 +211,10 @@ class Groups:
         self.own(number).finish(lease, consumer, intervals)
 
     def _give_back(
-        self, number: int, lease: int, returns: list[tuple[int, int, int, bool]]
+        self, number: int, lease: int, returns: list[tuple[int, int, int, bool]], reason: str = ""
     ) -> None:
-        self.own(number).give_back(lease, returns)
+        """A reason: from feature level 2 on."""
+        self.own(number).give_back(lease, returns, reason)
 
     def _condemn(
         self, number: int, lease: int, intervals: list[Interval], reason: str, at_ms: int
@@ -215,6 +223,10 @@ class Groups:
 
     def _bury(self, number: int, record: int, kept: Sequence[Interval] = ()) -> None:
         self.own(number).bury(record, kept)
+
+    def _revive(self, number: int, redrive: int, pieces: list[tuple[int, int, int]]) -> None:
+        found = [Piece(start, end, priority, 0) for start, end, priority in pieces]
+        self.own(number).revive(redrive, found)
 
     def _renumber(self, number: int) -> None:
         # Epochs count with the numbers of groups: none is ever used by two lives of a name.
@@ -285,9 +297,12 @@ class Groups:
     def _commit(self, number: int, offset: int) -> None:
         self.own(number).committed = offset
 
-    def _send_back(self, number: int, intervals: list[Interval], at_ms: int) -> None:
+    def _send_back(
+        self, number: int, intervals: list[Interval], at_ms: int, target: str = ""
+    ) -> None:
+        """A target: from feature level 2 on."""
         for start, end in intervals:
-            self.own(number).send_back(start, end, at_ms)
+            self.own(number).send_back(start, end, at_ms, target)
 
     def _purge(self, number: int, intervals: list[Interval]) -> None:
         for start, end in intervals:
@@ -303,6 +318,7 @@ class Groups:
         head = _HEAD.pack(self.next_number, len(self.cancelled), len(self.by_number))
         parts = [head, column("Q", self.cancelled.starts), column("Q", self.cancelled.ends)]
         parts += map(pack_group, self.by_number.values())
+        parts += map(pack_additions, self.by_number.values())
         return b"".join(parts)
 
     @classmethod
@@ -316,9 +332,11 @@ class Groups:
             for _ in range(count):
                 group = unpack_group(reader)
                 groups.by_name[group.name] = groups.by_number[group.number] = group
+            while reader.has_more:
+                unpack_additions(reader, groups.by_number)
+            for group in groups.by_number.values():
                 groups.count(group)
             groups._owned = set(groups.by_number)
-            reader.end("the groups")
         return groups
 
     def part(self, after: int, bytes_max: int) -> tuple["Groups", int]:

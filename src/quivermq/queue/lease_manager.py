@@ -17,6 +17,7 @@ from quivermq.errors import InvalidRequest, Overloaded
 from quivermq.intervals import Interval, join, without
 from quivermq.queue.dead_letters import DeadLetterRecords
 from quivermq.queue.delayed import Delayed, key_of
+from quivermq.queue.failure_reasons import REASON_CHARACTERS_MAX, FailureReason
 from quivermq.queue.group import DELAYED, Group, Lease
 from quivermq.queue.group_stats import GroupStats, stats_of
 from quivermq.queue.groups import Op, pack_operation
@@ -72,6 +73,8 @@ class GrantedLease(NamedTuple):
     lease: int
     """0: acknowledged already."""
     pieces: list[Piece]
+    reasons: list[FailureReason]
+    """Why some of them failed before."""
 
 
 class LeaseManager:
@@ -255,6 +258,7 @@ class LeaseManager:
                 )
             )
         )  # fmt: skip
+        reasons = group.reasons.of_pieces(pieces) if len(group.reasons) else []
         if lease:
             group.grant(lease, ask.consumer, ask.visibility_ms, pieces)
             self._arm(group, lease, steady_ms + ask.visibility_ms)
@@ -262,7 +266,7 @@ class LeaseManager:
             group.hand_out(pieces)
         working_copy.groups.count(group)
         self._watch(group)
-        return GrantedLease(lease, pieces)
+        return GrantedLease(lease, pieces, reasons)
 
     def _new_lease(self) -> int:
         """A number that cannot be guessed, and that no earlier leader, whose grants may be lost,
@@ -345,13 +349,20 @@ class LeaseManager:
         delay_ms: int | None,
         now_ms: int,
         consumer: int | None = None,
+        reason: str = "",
+        *,
+        keeps_reason: bool = True,
     ) -> list[Interval]:
-        """Messages failed; back after `delay_ms`, or as the topic's settings say."""
+        """Messages failed; back after `delay_ms`, or as the topic's settings say. The reason is
+        kept with those that come again, if replicas of all releases in the cluster know of it."""
         found = self.working_copy.shared_group(group)
         held = found.held_by(consumer, lease)
         wanted = self._wanted(held, intervals)
         pieces = _held_pieces(held, wanted)
-        self._return_failed(found, lease, pieces, delay_ms, now_ms, "failed")
+        # A reason takes room that a failure without one does not.
+        is_kept = bool(reason) and keeps_reason and not self.working_copy.is_full
+        kept = reason[:REASON_CHARACTERS_MAX] if is_kept else ""
+        self._return_failed(found, lease, pieces, delay_ms, now_ms, "failed", reason, kept)
         return without(wanted, piece_intervals(pieces))
 
     def _return_failed(
@@ -362,6 +373,8 @@ class LeaseManager:
         delay_ms: int | None,
         now_ms: int,
         how: str,
+        reason: str = "",
+        kept: str = "",
     ) -> None:
         """Let failed messages wait again, or make dead letters of those that failed too often."""
         settings = self._partition.settings
@@ -378,10 +391,11 @@ class LeaseManager:
                 start = returns.pop()[0]
             returns.append((start, piece.end, due_ms, True))
         if returns:
-            self._propose(Op.GIVE_BACK, group.number, lease, returns)
+            self._propose(Op.GIVE_BACK, group.number, lease, returns, *([kept] if kept else []))
         if dead:
             times = "once" if settings.max_deliveries == 1 else f"{settings.max_deliveries} times"
-            self._condemn(group, lease, dead, f"{how} {times}", now_ms)
+            for why, some in group.reasons.stories_of(dead, reason).items():
+                self._condemn(group, lease, some, f"{how} {times}{why}", now_ms)
 
     def _condemn(
         self, group: Group, lease: int, pieces: list[Piece], reason: str, now_ms: int

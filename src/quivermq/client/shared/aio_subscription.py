@@ -18,6 +18,7 @@ from quivermq.client.shared.leases import (
     ACK,
     Settlement,
     SettlementTerms,
+    failed_terms,
     nack_terms,
     reject_terms,
     settlements_of,
@@ -88,10 +89,13 @@ class AsyncSubscription:
         self._enqueue(messages, ACK)
 
     async def nack(
-        self, messages: Iterable[AsyncLeasedMessage], delay: Delay | None = None
+        self,
+        messages: Iterable[AsyncLeasedMessage],
+        delay: Delay | None = None,
+        reason: str | None = None,
     ) -> None:
         """Have messages delivered again after `delay` seconds; None: the topic's backoff."""
-        self._enqueue(messages, nack_terms(delay))
+        self._enqueue(messages, nack_terms(delay, reason))
 
     async def reject(self, messages: Iterable[AsyncLeasedMessage], reason: str = "") -> None:
         """Put messages that can never succeed among the dead letters."""
@@ -181,11 +185,11 @@ class AsyncSubscription:
             found = self._handler(cast("AsyncLeasedMessage", message))
             if inspect.isawaitable(found):
                 await found
-        except (Exception, asyncio.CancelledError):
+        except (Exception, asyncio.CancelledError) as error:
             if _current_task().cancelling():
                 raise  # not the handler was cancelled, but the task that calls it
             logger.exception("the handler of the %s failed at %r", self._options, message)
-            return nack_terms(None)
+            return failed_terms(error)
         return ACK
 
     def _on_arrival(self) -> None:

@@ -1,7 +1,9 @@
 """Leased messages, as polls and subscriptions return them: each can be settled by itself."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from operator import itemgetter
 from typing import NamedTuple
 
 from quivermq.client.checks import Delay
@@ -40,6 +42,14 @@ class LeasedFields(NamedTuple):
         """`timestamp` as a datetime in UTC."""
         return datetime.fromtimestamp(self.timestamp / 1000, UTC)
 
+    @property
+    def last_reason(self) -> str | None:
+        """Why it failed before, if a consumer said so: the reason of its last `nack`, or what a
+        handler raised. Brokers remember the last thousand for each group and partition."""
+        known = self.lease.reasons
+        at = bisect_right(known, self.offset, key=itemgetter(0)) if known else 0
+        return known[at - 1][2] if at and self.offset < known[at - 1][1] else None
+
     def settlement(self, terms: SettlementTerms) -> list[Settlement]:
         """The settlement of this message; empty: it is settled already."""
         if not is_open_to(self.lease, terms):
@@ -68,9 +78,10 @@ class LeasedMessage(LeasedFields):
         """Acknowledge it: the group never gets it again. Durable when this returns."""
         self._settle(ACK)
 
-    def nack(self, delay: Delay | None = None) -> None:
-        """Have it delivered again after `delay` seconds; None: after the topic's backoff."""
-        self._settle(nack_terms(delay))
+    def nack(self, delay: Delay | None = None, reason: str | None = None) -> None:
+        """Have it delivered again after `delay` seconds; None: after the topic's backoff. The
+        reason is kept: the next delivery has it as `last_reason`, and the dead letter tells it."""
+        self._settle(nack_terms(delay, reason))
 
     def reject(self, reason: str = "") -> None:
         """Put a message that can never succeed among the dead letters at once."""
@@ -100,9 +111,10 @@ class AsyncLeasedMessage(LeasedFields):
         """Acknowledge it: the group never gets it again. Durable when this returns."""
         await self._settle(ACK)
 
-    async def nack(self, delay: Delay | None = None) -> None:
-        """Have it delivered again after `delay` seconds; None: after the topic's backoff."""
-        await self._settle(nack_terms(delay))
+    async def nack(self, delay: Delay | None = None, reason: str | None = None) -> None:
+        """Have it delivered again after `delay` seconds; None: after the topic's backoff. The
+        reason is kept: the next delivery has it as `last_reason`, and the dead letter tells it."""
+        await self._settle(nack_terms(delay, reason))
 
     async def reject(self, reason: str = "") -> None:
         """Put a message that can never succeed among the dead letters at once."""

@@ -89,9 +89,11 @@ class LeasedTable(TableSettlements):
         """Acknowledge these rows. Durable when this returns."""
         self._settle_rows(mask, ACK)
 
-    def nack(self, mask: Mask | None = None, delay: Delay | None = None) -> None:
+    def nack(
+        self, mask: Mask | None = None, delay: Delay | None = None, reason: str | None = None
+    ) -> None:
         """Have rows delivered again after `delay` seconds; None: after the topic's backoff."""
-        self._settle_rows(mask, nack_terms(delay))
+        self._settle_rows(mask, nack_terms(delay, reason))
 
     def reject(self, mask: Mask | None = None, reason: str = "") -> None:
         """Put rows that can never succeed among the dead letters at once."""
@@ -123,9 +125,11 @@ class AsyncLeasedTable(TableSettlements):
         """Acknowledge these rows. Durable when this returns."""
         await self._settle_rows(mask, ACK)
 
-    async def nack(self, mask: Mask | None = None, delay: Delay | None = None) -> None:
+    async def nack(
+        self, mask: Mask | None = None, delay: Delay | None = None, reason: str | None = None
+    ) -> None:
         """Have rows delivered again after `delay` seconds; None: after the topic's backoff."""
-        await self._settle_rows(mask, nack_terms(delay))
+        await self._settle_rows(mask, nack_terms(delay, reason))
 
     async def reject(self, mask: Mask | None = None, reason: str = "") -> None:
         """Put rows that can never succeed among the dead letters at once."""

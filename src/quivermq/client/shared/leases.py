@@ -5,6 +5,7 @@ number of messages is gathered into one settlement for each lease.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
@@ -16,6 +17,8 @@ from quivermq.wire import proto
 
 MILLISECONDS_MAX: Final = (1 << 32) - 1
 REASON_BYTES_MAX: Final = 1024
+_RAISED_CHARACTERS_MAX: Final = 200
+"""Of the text of an exception; all of it is in the consumer's log."""
 
 # Once here, so that no other module has to know how protobuf spells its enums.
 _ACK = proto.Outcome.Value("ACK")
@@ -31,7 +34,7 @@ _OFFSET_OF: Final = attrgetter("offset")
 class Lease:
     """The messages that one poll brought from one partition, for a while one consumer's own."""
 
-    __slots__ = ("group", "partition", "settle", "token", "topic", "topic_id", "trace")
+    __slots__ = ("group", "partition", "reasons", "settle", "token", "topic", "topic_id", "trace")
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class Lease:
         token: int,
         settle: "Callable[[Sequence[Settlement]], Any]",
         trace: str = "",
+        reasons: Sequence[tuple[int, int, str]] = (),
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -53,6 +57,8 @@ class Lease:
         """Carries settlements out: blocking or awaitable, as the client is."""
         self.trace = trace
         """The trace context of the delivery; "": it is not traced."""
+        self.reasons = reasons
+        """Why messages failed before: from, to, and what their consumer said; by offset."""
 
     def __repr__(self) -> str:
         return f"<Lease {self.token} of {self.topic}/{self.partition} to group {self.group!r}>"
@@ -84,21 +90,37 @@ ACK: Final = SettlementTerms(_ACK)
 RELEASE: Final = SettlementTerms(_RELEASE)
 
 
-def nack_terms(delay: Delay | None) -> SettlementTerms:
+def nack_terms(delay: Delay | None, reason: str | None = None) -> SettlementTerms:
     """It failed: back after the delay; None: after the topic's backoff."""
+    said = "" if reason is None else _checked_reason(reason)
     if delay is None:
-        return SettlementTerms(_NACK)
-    return SettlementTerms(_NACK, delay_ms=milliseconds("delay", delay_seconds(delay), least=0))
+        return SettlementTerms(_NACK, reason=said)
+    delay_ms = milliseconds("delay", delay_seconds(delay), least=0)
+    return SettlementTerms(_NACK, delay_ms=delay_ms, reason=said)
+
+
+def failed_terms(error: BaseException) -> SettlementTerms:
+    """A handler raised: the type of the exception and the first line of its text are the reason."""
+    line = ""
+    # Text of users: it may not even be there.
+    with suppress(Exception):
+        line = str(error).strip()[:_RAISED_CHARACTERS_MAX].partition("\n")[0].rstrip()
+    reason = f"{type(error).__name__}: {line}" if line else type(error).__name__
+    return nack_terms(None, reason[:_RAISED_CHARACTERS_MAX])
 
 
 def reject_terms(reason: str) -> SettlementTerms:
     """To the dead letters."""
+    return SettlementTerms(_REJECT, reason=_checked_reason(reason))
+
+
+def _checked_reason(reason: str) -> str:
     if not isinstance(reason, str):
         raise InvalidRequest(f"a reason is text, not {type(reason).__name__}")
     if len(reason.encode(errors="replace")) > REASON_BYTES_MAX:
         raise InvalidRequest(f"a reason takes at most {REASON_BYTES_MAX:,} bytes: {reason[:40]!r}…")
     # Text that cannot travel, as of file names that are not UTF-8, is no reason to fail.
-    return SettlementTerms(_REJECT, reason=reason.encode(errors="replace").decode())
+    return reason.encode(errors="replace").decode()
 
 
 def extend_terms(seconds: float) -> SettlementTerms:

@@ -234,6 +234,9 @@ class Poller:
                 leased.lease,
                 request.settle,
                 trace,
+                [(known.start, known.start + known.count, known.reason) for known in leased.reasons]
+                if leased.reasons
+                else (),
             )
             pieces = [
                 LeasedPiece(piece.start, piece.start + piece.count, piece.delivery)

@@ -24,6 +24,7 @@ from quivermq.client.shared.leases import (
     ACK,
     Settlement,
     SettlementTerms,
+    failed_terms,
     nack_terms,
     reject_terms,
     settlements_of,
@@ -107,9 +108,14 @@ class Subscription:
         """Acknowledge messages. Returns at once; `flush` waits until it is durable."""
         self._enqueue(messages, ACK)
 
-    def nack(self, messages: Iterable[LeasedMessage], delay: Delay | None = None) -> None:
+    def nack(
+        self,
+        messages: Iterable[LeasedMessage],
+        delay: Delay | None = None,
+        reason: str | None = None,
+    ) -> None:
         """Have messages delivered again after `delay` seconds; None: the topic's backoff."""
-        self._enqueue(messages, nack_terms(delay))
+        self._enqueue(messages, nack_terms(delay, reason))
 
     def reject(self, messages: Iterable[LeasedMessage], reason: str = "") -> None:
         """Put messages that can never succeed among the dead letters."""
@@ -230,9 +236,9 @@ class Subscription:
             return ACK
         try:
             self._handler(cast("LeasedMessage", message))
-        except BaseException:
+        except BaseException as error:
             logger.exception("the handler of the %s failed at %r", self._options, message)
-            return nack_terms(None)
+            return failed_terms(error)
         return ACK
 
     def _join_workers(self, deadline: float) -> None:

@@ -52,6 +52,11 @@ class DispatcherRegistry:
             if topic is not None and topic.group_idle_ms and not dispatcher.settings.delete_acked:
                 dispatcher.forget_idle(self._time, topic.group_idle_ms)
 
+    @property
+    def level(self) -> int:
+        """The feature level by which this broker writes."""
+        return self._partitions.level
+
     def leadership_changed(self, hosted: HostedReplica) -> None:
         """This broker began to lead a partition, or ceased to."""
         former = self._dispatchers.pop(hosted.id, None)

@@ -27,13 +27,14 @@ from quivermq.node.delivery.rate_limit_client import RateLimitClient
 from quivermq.node.delivery.registry import DispatcherRegistry, check_group, open_all
 from quivermq.node.delivery.wait_table import Waiter
 from quivermq.node.service import Answer, Bulky, Handler, Room
-from quivermq.queue import Interval, LeaseManager, LeaseRequest, Piece
+from quivermq.queue import FailureReason, Interval, LeaseManager, LeaseRequest, Piece
 from quivermq.wire import proto
 
 _BYTES_DEFAULT: Final = 4 << 20
 _BYTES_MAX: Final = 32 << 20
 _MESSAGES_MAX: Final = 100_000
 _PARTITIONS_MAX: Final = 10_000
+_REASON_BYTES_MAX: Final = 1 << 20
 
 
 def bytes_wanted(body: proto.Poll) -> int:
@@ -87,6 +88,8 @@ class _OpenPoll:
     """Partitions that are not led here."""
     messages: int = 0
     """How many are leased."""
+    reason_bytes: int = 0
+    """Of the reasons that the answer tells."""
     pending: list[PendingLease] = field(default_factory=list)
 
     @property
@@ -438,6 +441,7 @@ class PollHandler:
                     for start, end, _, failures in pieces
                 ],
                 frames=len(pending.sent.frames),
+                reasons=_packed_reasons(pending.leased.reasons, poll),
             )
             frames += pending.sent.frames
             self._count(poll.body, pending, pieces)
@@ -460,6 +464,18 @@ class PollHandler:
             self._counters.throttled[poll.body.topic] += 1
         polled = proto.Polled(throttled_ms=throttled_ms, elsewhere=poll.elsewhere)
         return proto.Response(polled=polled), ()
+
+
+def _packed_reasons(reasons: Sequence[FailureReason], poll: _OpenPoll) -> list[proto.FailureReason]:
+    """Why messages failed before, as far as an answer has room for it."""
+    found: list[proto.FailureReason] = []
+    for start, end, reason in reasons:
+        one = proto.FailureReason(start=start, count=end - start, reason=reason)
+        poll.reason_bytes += one.ByteSize()
+        if poll.reason_bytes > _REASON_BYTES_MAX:
+            break
+        found.append(one)
+    return found
 
 
 def _acknowledging(

@@ -5,8 +5,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
+from quivermq.cluster import Level
 from quivermq.errors import InvalidRequest
 from quivermq.node.counters import Counters
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
@@ -68,7 +69,13 @@ class SettleHandler:
         self, dispatcher: DeliveryDispatcher, body: proto.Settle, settlements: Sequence[Numbered]
     ) -> list[proto.Lost]:
         group, consumer = body.group, body.consumer
-        now_ms, steady_ms = dispatcher.now_ms(), dispatcher.steady_ms()
+        settler = _Settler(
+            group,
+            consumer,
+            dispatcher.now_ms(),
+            dispatcher.steady_ms(),
+            keeps_reasons=self._dispatchers.level >= Level.LETTERS,
+        )
         lost: dict[int, list[Interval]] = {}
         waiting = deque(_portions(settlements))
 
@@ -79,7 +86,7 @@ class SettleHandler:
                     # All that is left of a lease may be more than can be settled in one turn.
                     waiting.extend([(number, settlement, part)] for part in parts)
                     continue
-                found = _apply(leases, group, consumer, settlement, intervals, now_ms, steady_ms)
+                found = _apply(leases, settler, settlement, intervals)
                 if found is not None:
                     lost.setdefault(number, []).extend(found)
             return _done(leases, group) - before
@@ -139,16 +146,25 @@ def _portions(settlements: Sequence[Numbered]) -> Iterator[list[Part]]:
     yield portion
 
 
+class _Settler(NamedTuple):
+    """The consumer that settles, and when."""
+
+    group: str
+    consumer: int
+    now_ms: int
+    steady_ms: int
+    keeps_reasons: bool
+    """All brokers of the cluster know that messages may have failed for a reason."""
+
+
 def _apply(
     leases: LeaseManager,
-    group: str,
-    consumer: int,
+    settler: _Settler,
     settlement: proto.Settlement,
     intervals: list[Interval] | None,
-    now_ms: int,
-    steady_ms: int,
 ) -> list[Interval] | None:
     """One settlement, or a part of it; what was lost, or None if nothing was."""
+    group, consumer, now_ms, steady_ms, keeps_reasons = settler
     lease = settlement.lease
     if intervals is None and not _is_known(leases, group, consumer, lease):
         # It is not known what was left of it.
@@ -158,7 +174,10 @@ def _apply(
         return None if is_held else []
     if settlement.outcome == proto.NACK:
         delay_ms = settlement.delay_ms if settlement.HasField("delay_ms") else None
-        lost = leases.fail(group, lease, intervals, delay_ms, now_ms, consumer)
+        reason = settlement.reason[:_REASON_CHARACTERS_MAX]
+        lost = leases.fail(
+            group, lease, intervals, delay_ms, now_ms, consumer, reason, keeps_reason=keeps_reasons
+        )
     elif settlement.outcome == proto.REJECT:
         reason = settlement.reason[:_REASON_CHARACTERS_MAX]
         lost = leases.reject(group, lease, intervals, reason, now_ms, consumer)

@@ -162,6 +162,7 @@ async def settle_request(call: Call, request: Settlement, group: str = "") -> No
             settlement.outcome = proto.NACK
             if request.HasField("delay_ms"):
                 settlement.delay_ms = request.delay_ms
+            settlement.reason = request.reason
         case api.RejectRequest():
             settlement.outcome, settlement.reason = proto.REJECT, request.reason
         case api.ReleaseRequest():

@@ -239,6 +239,9 @@ def _delivery(poll: proto.Poll, found: proto.Leased) -> api.Delivery:
     delivery = api.Delivery(topic=poll.topic, partition=found.partition)
     if found.lease:
         delivery.lease = str(LeaseName(found.partition, poll.consumer, found.lease))
+    for known in found.reasons:
+        end = known.start + known.count
+        delivery.reasons.add(start=known.start, end=end, reason=known.reason)
     return delivery
 
 

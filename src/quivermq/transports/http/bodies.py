@@ -272,6 +272,7 @@ class NackBody(SettleBody):
     delay: Annotated[float, Field(ge=0, le=7 * 24 * 3600.0, allow_inf_nan=False)] | None = Field(
         None, description="Seconds before they come again; null: the topic's backoff."
     )
+    reason: str = Field("", max_length=250, description="Kept with them, also as dead letters.")
 
 
 class RejectBody(SettleBody):

@@ -133,7 +133,7 @@ class GroupRoutes:
     async def nack(self, topic: TopicName, group: GroupName, body: NackBody) -> Response:
         """Report messages as failed: they are delivered again."""
         delay_ms = None if body.delay is None else round(body.delay * 1000)
-        terms = settlement(_NACK, delay_ms=delay_ms)
+        terms = settlement(_NACK, delay_ms=delay_ms, reason=body.reason)
         await self._leases.settle(topic, group, body.leases, terms)
         return Json(DoneAnswer())
 

@@ -218,6 +218,7 @@ class LeasedMessageAnswer(MessageAnswer):
     """A message that is leased to who polled it."""
 
     delivery_count: int = Field(description="From 1: failures so far, and this delivery.")
+    last_reason: str | None = Field(description="Why it failed before, if its consumer said so.")
     lease: str = Field(description="What acknowledges it; empty: it is acknowledged.")
 
     @classmethod
@@ -233,6 +234,7 @@ class LeasedMessageAnswer(MessageAnswer):
             value=value,
             headers=headers,
             delivery_count=message.delivery_count,
+            last_reason=message.last_reason,
             lease=lease,
         )
 

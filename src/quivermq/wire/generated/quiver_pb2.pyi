@@ -776,16 +776,28 @@ class Polled(_message.Message):
     def __init__(self, leased: _Optional[_Iterable[_Union[Leased, _Mapping]]] = ..., throttled_ms: _Optional[int] = ..., elsewhere: _Optional[_Iterable[int]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class Leased(_message.Message):
-    __slots__ = ("partition", "lease", "pieces", "frames")
+    __slots__ = ("partition", "lease", "pieces", "frames", "reasons")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     PIECES_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
     partition: int
     lease: int
     pieces: _containers.RepeatedCompositeFieldContainer[Piece]
     frames: int
-    def __init__(self, partition: _Optional[int] = ..., lease: _Optional[int] = ..., pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., frames: _Optional[int] = ...) -> None: ...
+    reasons: _containers.RepeatedCompositeFieldContainer[FailureReason]
+    def __init__(self, partition: _Optional[int] = ..., lease: _Optional[int] = ..., pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ..., frames: _Optional[int] = ..., reasons: _Optional[_Iterable[_Union[FailureReason, _Mapping]]] = ...) -> None: ...
+
+class FailureReason(_message.Message):
+    __slots__ = ("start", "count", "reason")
+    START_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    count: int
+    reason: str
+    def __init__(self, start: _Optional[int] = ..., count: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Piece(_message.Message):
     __slots__ = ("start", "count", "delivery")

@@ -374,18 +374,30 @@ class PollResponse(_message.Message):
     def __init__(self, deliveries: _Optional[_Iterable[_Union[Delivery, _Mapping]]] = ..., throttled_ms: _Optional[int] = ...) -> None: ...
 
 class Delivery(_message.Message):
-    __slots__ = ("topic", "partition", "lease", "messages", "batches")
+    __slots__ = ("topic", "partition", "lease", "messages", "batches", "reasons")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     lease: str
     messages: _containers.RepeatedCompositeFieldContainer[Message]
     batches: _containers.RepeatedCompositeFieldContainer[ArrowBatch]
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., lease: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., batches: _Optional[_Iterable[_Union[ArrowBatch, _Mapping]]] = ...) -> None: ...
+    reasons: _containers.RepeatedCompositeFieldContainer[FailureReason]
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., lease: _Optional[str] = ..., messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., batches: _Optional[_Iterable[_Union[ArrowBatch, _Mapping]]] = ..., reasons: _Optional[_Iterable[_Union[FailureReason, _Mapping]]] = ...) -> None: ...
+
+class FailureReason(_message.Message):
+    __slots__ = ("start", "end", "reason")
+    START_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    end: int
+    reason: str
+    def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Selection(_message.Message):
     __slots__ = ("lease", "offsets", "ranges")
@@ -420,16 +432,18 @@ class AckResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class NackRequest(_message.Message):
-    __slots__ = ("topic", "group", "selections", "delay_ms")
+    __slots__ = ("topic", "group", "selections", "delay_ms", "reason")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     SELECTIONS_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     topic: str
     group: str
     selections: _containers.RepeatedCompositeFieldContainer[Selection]
     delay_ms: int
-    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., selections: _Optional[_Iterable[_Union[Selection, _Mapping]]] = ..., delay_ms: _Optional[int] = ...) -> None: ...
+    reason: str
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., selections: _Optional[_Iterable[_Union[Selection, _Mapping]]] = ..., delay_ms: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NackResponse(_message.Message):
     __slots__ = ()
