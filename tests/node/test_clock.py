@@ -151,6 +151,21 @@ def test_retention_follows_a_clock_that_goes_back_at_once() -> None:
     assert clocks.age_errors() == clocks.now_errors() == [-DAY_MS]
 
 
+@pytest.mark.parametrize("between_ms", [0.0, 0.25, 0.5, 0.75])
+def test_time_is_never_a_millisecond_behind_the_machine(between_ms: float) -> None:
+    """Whatever lies between the two clocks, and whenever they are compared."""
+    elapsed_ms = 0.0
+    clock = BrokerClock(lambda: RIGHT_MS + elapsed_ms, lambda: elapsed_ms + between_ms)
+    for _ in range(100):
+        elapsed_ms += 0.125
+        clock.look()
+        at_look_ms = elapsed_ms
+        for _ in range(8):
+            assert clock.now_ms() == RIGHT_MS + int(elapsed_ms)
+            elapsed_ms += 0.125
+        elapsed_ms = at_look_ms
+
+
 def test_time_stays_within_what_a_header_holds() -> None:
     clocks = Clocks(10**15)
     clocks.run()

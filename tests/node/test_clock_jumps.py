@@ -50,7 +50,7 @@ async def look_at_a_jump(brokers: Brokers, node: int, by_ms: int, group: str) ->
     consumer, other = Consumer(brokers.running[1]), Consumer(brokers.running[2], 2)
     assert not await consumer.poll(group=group, start_latest=True)
     await consumer.store(b"now")
-    await consumer.store(b"later", not_before_ms=machine_ms() + 600_000)
+    await consumer.store(b"later", not_before_ms=int(machine_ms()) + 600_000)
     (held,) = await consumer.poll(group=group)
     set_clock(brokers.running[node], by_ms)
     await a_few_ticks()

@@ -10,7 +10,9 @@ Two times come out of it, both in milliseconds since 1970:
 - `age_ms`: what retention goes by, since what it deletes is gone. It never follows the machine's
   clock ahead at once, but only when most brokers agree with it, or after a day.
 
-Idempotence, order and leases go by neither of them.
+Idempotence, order and leases go by neither of them. Both clocks are compared with fractions of a
+millisecond: cut to whole ones each for itself, they would let a message be stamped a millisecond
+before it was sent, and a seek to that moment would pass it by.
 
 A `Moment` is a point in time that knows of time that was lost: while this process was stopped or
 its machine suspended, others may have elected another leader. The clock of the event loop stands
@@ -42,14 +44,14 @@ _CLOCKS_MIN: Final = 3
 """Two clocks that differ do not tell which of them is right."""
 
 
-def machine_ms() -> int:
+def machine_ms() -> float:
     """The machine's clock."""
-    return min(max(time.time_ns() // 1_000_000, 0), TIMESTAMP_MS_MAX)
+    return min(max(time.time_ns() / 1e6, 0.0), TIMESTAMP_MS_MAX)
 
 
-def steady_ms() -> int:
+def steady_ms() -> float:
     """Of a clock that is never set, and that goes on while the machine is suspended."""
-    return time.clock_gettime_ns(_STEADY_CLOCK) // 1_000_000
+    return time.clock_gettime_ns(_STEADY_CLOCK) / 1e6
 
 
 _STEADY_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -59,33 +61,33 @@ class BrokerClock:
     """One for each broker; `look` is called at every tick."""
 
     def __init__(
-        self, machine: Callable[[], int] = machine_ms, steady: Callable[[], int] = steady_ms
+        self, machine: Callable[[], float] = machine_ms, steady: Callable[[], float] = steady_ms
     ) -> None:
         self._machine = machine
         self._steady = steady
         # What is to be added to the steady clock.
         self._now_offset = self._age_offset = machine() - steady()
-        self._held_since: int | None = None
-        self._ahead_since: int | None = None
+        self._held_since: float | None = None
+        self._ahead_since: float | None = None
         # By broker: what is to be added to our steady clock for theirs, and when that was heard.
-        self._heard: dict[int, tuple[int, int]] = {}
+        self._heard: dict[int, tuple[float, float]] = {}
         self.difference_ms = 0
         """How far the machine's clock is ahead of the one that most brokers agree on."""
-        self._refuted: int | None = None
+        self._refuted: float | None = None
         """What would have to be added for the machine's clock, while most brokers disagree."""
-        self._reported: int | None = None
+        self._reported: float | None = None
 
     def now_ms(self) -> int:
         """The time for timestamps and delays."""
-        return min(max(self._steady() + self._now_offset, 0), TIMESTAMP_MS_MAX)
+        return min(max(int(self._steady() + self._now_offset), 0), TIMESTAMP_MS_MAX)
 
     def age_ms(self) -> int:
         """The time by which retention tells what is too old."""
-        return max(self._steady() + self._age_offset, 0)
+        return max(int(self._steady() + self._age_offset), 0)
 
     def machine_ms(self) -> int:
         """The machine's clock, right or wrong: other brokers are told this."""
-        return self._machine()
+        return int(self._machine())
 
     def heard(self, node: int, clock_ms: int) -> None:
         """Another broker said what its machine's clock shows."""
@@ -104,7 +106,7 @@ class BrokerClock:
         if agreed is None and self._refuted is not None and _agree(own, self._refuted):
             # Most brokers are silent now, but the clock is the one that they refuted.
             agreed = self._now_offset
-        self.difference_ms = 0 if agreed is None else own - agreed
+        self.difference_ms = 0 if agreed is None else round(own - agreed)
         self._refuted = own if agreed is not None and not _agree(own, agreed) else None
         if agreed is None:
             offset = self._held_offset(own, steady)
@@ -115,7 +117,7 @@ class BrokerClock:
         self._follow_with_age(offset, steady, is_confirmed=agreed is not None)
         self._report(jump_ms, steady)
 
-    def _agreed_offset(self, own: int, steady: int) -> int | None:
+    def _agreed_offset(self, own: float, steady: float) -> float | None:
         """The clock on which most brokers agree, ours among them; None: there is none."""
         heard = [offset for offset, at in self._heard.values() if steady - at <= HEARD_MS]
         offsets = [own, *heard]
@@ -128,7 +130,7 @@ class BrokerClock:
         agreeing = sum(_agree(offset, middle) for offset in offsets)
         return middle if 2 * agreeing > len(offsets) else None
 
-    def _held_offset(self, own: int, steady: int) -> int:
+    def _held_offset(self, own: float, steady: float) -> float:
         """The machine's clock, or the time as it was while that has just been set ahead."""
         if own - self._now_offset <= DIFFERENCE_MS_MAX:
             self._held_since = None
@@ -139,7 +141,7 @@ class BrokerClock:
             logger.warning("the clock of this machine is %s where it was", ahead)
         return own if steady - self._held_since >= HELD_MS else self._now_offset
 
-    def _follow_with_age(self, offset: int, steady: int, *, is_confirmed: bool) -> None:
+    def _follow_with_age(self, offset: float, steady: float, *, is_confirmed: bool) -> None:
         is_ahead = offset - self._age_offset > DIFFERENCE_MS_MAX
         if not is_ahead:
             self._ahead_since = None
@@ -151,7 +153,7 @@ class BrokerClock:
         if not is_ahead or is_confirmed or is_believed:
             self._age_offset, self._ahead_since = offset, None
 
-    def _report(self, jump_ms: int, steady: int) -> None:
+    def _report(self, jump_ms: float, steady: float) -> None:
         """Once, and again every hour while it lasts."""
         if self._refuted is not None:
             if self._reported is None or steady - self._reported >= _REPEAT_MS:
@@ -176,11 +178,11 @@ class BrokerClock:
             )
 
 
-def _agree(one_ms: int, other_ms: int) -> bool:
+def _agree(one_ms: float, other_ms: float) -> bool:
     return abs(one_ms - other_ms) <= DIFFERENCE_MS_MAX
 
 
-def _difference(difference_ms: int) -> str:
+def _difference(difference_ms: float) -> str:
     size = abs(difference_ms) / 1000
     shown = f"{size:.0f} s" if size < 7200 else f"{size / 3600:.1f} h"
     return f"{shown} {'ahead of' if difference_ms > 0 else 'behind'}"
