@@ -10,10 +10,10 @@ SRC = ROOT / "src" / "quivermq"
 # Low to high: a room may import only rooms before it, and never the pairs in FORBIDDEN. No room
 # imports testing: what only tests use lives there.
 LAYERS = [
-    "errors", "quantities", "topic_settings", "addresses", "intervals", "names", "events",
-    "batches", "log_context", "client_file", "settings", "tls", "raft", "queue", "wire", "tracing",
-    "cluster", "log", "replica", "client", "backup", "node", "transports", "portal", "lakehouse",
-    "spark", "pipelines", "testing", "cli",
+    "errors", "quantities", "validation", "topic_settings", "addresses", "intervals", "names",
+    "events", "batches", "log_context", "client_file", "settings", "tls", "raft", "queue", "wire",
+    "tracing", "cluster", "log", "replica", "client", "backup", "node", "transports", "portal",
+    "lakehouse", "spark", "pipelines", "testing", "cli",
 ]  # fmt: skip
 FORBIDDEN = {
     ("queue", "raft"), ("wire", "raft"), ("wire", "queue"), ("client", "raft"),
@@ -22,8 +22,8 @@ FORBIDDEN = {
     ("cli", "testing"), ("raft", "batches"), ("raft", "settings"),
 }  # fmt: skip
 PURE = {
-    "errors", "quantities", "topic_settings", "addresses", "intervals", "names", "events",
-    "batches", "raft", "queue", "wire", "cluster", "replica",
+    "errors", "quantities", "validation", "topic_settings", "addresses", "intervals", "names",
+    "events", "batches", "raft", "queue", "wire", "cluster", "replica",
 }  # fmt: skip
 IMPURE = {
     "asyncio", "socket", "ssl", "threading", "os", "io", "time", "datetime", "random",

@@ -14,6 +14,7 @@ from pydantic import (
 
 from quivermq.addresses import split_address
 from quivermq.errors import InvalidRequest
+from quivermq.quantities import parse_duration, parse_size
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -54,6 +55,18 @@ def _peers(peers: Any) -> Any:
     return found
 
 
+def _size(value: Any) -> Any:
+    return parse_size(value) if isinstance(value, str) else value
+
+
+def _milliseconds(value: Any) -> Any:
+    return round(parse_duration(value, bare="ms") * 1000) if isinstance(value, str) else value
+
+
+Size = Annotated[int, BeforeValidator(_size)]
+"""A number of bytes; text may have a unit: `64MB`."""
+Milliseconds = Annotated[int, BeforeValidator(_milliseconds)]
+"""Text may have a unit: `10s`."""
 Address = Annotated[str, AfterValidator(_address)]
 AddressOrEmpty = Annotated[str, AfterValidator(_address_or_empty)]
 Addresses = Annotated[str, AfterValidator(_addresses_or_empty)]
@@ -107,7 +120,7 @@ class BrokerSettings(BaseModel):
     peer_tls: bool = Field(
         False, description="Brokers accept each other only with certificates of `tls_ca`."
     )
-    tls_reload_ms: int = Field(
+    tls_reload_ms: Milliseconds = Field(
         2_000, ge=10, description="How often these files are looked at: changed ones are loaded."
     )
     users: bool = Field(False, description="Clients need a token, and may do what it is granted.")
@@ -124,58 +137,72 @@ class BrokerSettings(BaseModel):
     user_requests_per_second: int = Field(
         0, ge=0, description="Requests of one user to this broker; 0: no limit."
     )
-    user_bytes_per_second: int = Field(
+    user_bytes_per_second: Size = Field(
         0, ge=0, description="Bytes that one user sends to and gets from it; 0: no limit."
     )
 
     fsync: Fsync = Field("always", description="When a write counts as stored.")
-    fsync_interval_ms: int = Field(100, ge=1, description="How often `fsync = interval` syncs.")
+    fsync_interval_ms: Milliseconds = Field(
+        100, ge=1, description="How often `fsync = interval` syncs."
+    )
 
     auto_create_topics: bool = Field(False, description="Create a topic when it is first used.")
     default_partitions: int = Field(1, ge=1, le=10_000, description="Partitions of a new topic.")
     partitions_max: int = Field(10_000, ge=1, description="Partitions that one topic may have.")
 
-    tick_ms: int = Field(100, ge=10, description="The unit of heartbeats and of election timeouts.")
+    tick_ms: Milliseconds = Field(
+        100, ge=10, description="The unit of heartbeats and of election timeouts."
+    )
     election_ticks: int = Field(
         10, ge=2, description="An election starts after 1 to 2 times as many ticks of silence."
     )
-    segment_bytes: int = Field(64 * MIB, ge=64 * KIB, description="A segment is sealed past this.")
-    message_bytes_max: int = Field(8 * MIB, ge=1, description="The largest message.")
-    batch_bytes_max: int = Field(16 * MIB, ge=1, description="The largest batch.")
-    retention_interval_ms: int = Field(5_000, ge=10, description="How often old data is dropped.")
+    segment_bytes: Size = Field(64 * MIB, ge=64 * KIB, description="A segment is sealed past this.")
+    message_bytes_max: Size = Field(8 * MIB, ge=1, description="The largest message.")
+    batch_bytes_max: Size = Field(16 * MIB, ge=1, description="The largest batch.")
+    retention_interval_ms: Milliseconds = Field(
+        5_000, ge=10, description="How often old data is dropped."
+    )
 
     connections_max: int = Field(1_000, ge=1, description="Clients that may be connected.")
     peer_connections_max: int = Field(
         400, ge=4, description="Connections of other brokers: each has two, and four for a moment."
     )
     requests_max: int = Field(1_024, ge=1, description="Open requests of one connection.")
-    request_bytes_max: int = Field(64 * MIB, ge=1, description="The bytes of such requests.")
-    unread_bytes_max: int = Field(
+    request_bytes_max: Size = Field(64 * MIB, ge=1, description="The bytes of such requests.")
+    unread_bytes_max: Size = Field(
         64 * MIB, ge=1, description="Bytes of answers that a client has not taken."
     )
-    idle_timeout_ms: int = Field(600_000, ge=100, description="A silent connection is closed.")
-    hello_timeout_ms: int = Field(5_000, ge=10, description="A connection must say hello by then.")
+    idle_timeout_ms: Milliseconds = Field(
+        600_000, ge=100, description="A silent connection is closed."
+    )
+    hello_timeout_ms: Milliseconds = Field(
+        5_000, ge=10, description="A connection must say hello by then."
+    )
     http_connections_max: int = Field(200, ge=1, description="HTTP clients that may be connected.")
-    http_body_bytes_max: int = Field(MIB, ge=1, description="The largest body of an HTTP request.")
-    http_timeout_ms: int = Field(
+    http_body_bytes_max: Size = Field(MIB, ge=1, description="The largest body of an HTTP request.")
+    http_timeout_ms: Milliseconds = Field(
         10_000, ge=10, description="An HTTP request must be sent, and its answer taken, by then."
     )
     grpc_calls_max: int = Field(
         1_000, ge=1, description="gRPC calls and sessions that may be open at a time."
     )
-    request_timeout_ms: int = Field(10_000, ge=1, description="For requests that name no timeout.")
-    outbox_bytes_max: int = Field(
+    request_timeout_ms: Milliseconds = Field(
+        10_000, ge=1, description="For requests that name no timeout."
+    )
+    outbox_bytes_max: Size = Field(
         64 * MIB, ge=1, description="Bytes that may wait for one slow peer."
     )
-    rebalance_bytes_per_second: int = Field(
+    rebalance_bytes_per_second: Size = Field(
         64 * MIB, ge=1, description="The rate at which partitions are moved."
     )
-    stop_timeout_ms: int = Field(10_000, ge=0, description="How long a graceful stop may take.")
+    stop_timeout_ms: Milliseconds = Field(
+        10_000, ge=0, description="How long a graceful stop may take."
+    )
 
     events: bool = Field(
         True, description="Tell what happens in the cluster, in the topic `_events`."
     )
-    stall_budget_ms: int = Field(
+    stall_budget_ms: Milliseconds = Field(
         200, ge=20, description="Work that holds the event loop for longer is logged."
     )
 

@@ -1,8 +1,10 @@
 """Settings of a broker: flag over environment over file over default, and where each came from."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from pydantic import SecretStr
@@ -100,8 +102,8 @@ def test_the_file_is_named_by_flag_or_variable_and_must_exist(tmp_path: Path) ->
         ("fsyncc = 'never'\n", "quiver.toml: fsyncc is not a setting: did you mean fsync?"),
         ("xyzzy = 1\n", "quiver.toml: xyzzy is not a setting"),
         ("node-id = 1\n", "quiver.toml: node-id is not a setting: did you mean node_id?"),
-        ("fsync = 'sometimes'\n", "quiver.toml: fsync: should be 'always', 'interval' or 'never'"),
-        ("node_id = 0\n", "quiver.toml: node_id: should be greater than or equal to 1, not 0"),
+        ("fsync = 'sometimes'\n", "quiver.toml: fsync: must be 'always', 'interval' or 'never'"),
+        ("node_id = 0\n", "quiver.toml: node_id: must be at least 1, not 0"),
         ("listen = '7600'\n", "quiver.toml: listen: '7600' is not an address"),
         ("fsync = \n", "quiver.toml is not TOML"),
         ("peers = {1 = 'a:7700'}\n", "peers names node 1 itself"),
@@ -121,12 +123,17 @@ def test_an_error_in_the_file_is_one_line_that_names_the_setting(
 @pytest.mark.parametrize(
     ("arguments", "variables", "complaint"),
     [
-        (["--node-id", "x"], {}, "'--node-id'"),
-        (["--node-id", "70000"], {}, "--node-id: should be less than or equal to 65535"),
+        (["--node-id", "x"], {}, "'--node-id': must be a whole number, not 'x'"),
+        (["--segment-bytes", "64XB"], {}, "--segment-bytes: '64XB' is no size: write 512, 64KiB"),
+        (["--tick-ms", "1y"], {}, "--tick-ms: '1y' is no duration: write 500ms"),
+        ([], {"QUIVER_NODE_ID": "x"}, "QUIVER_NODE_ID: must be a whole number, not 'x'"),
+        ([], {"QUIVER_USERS": "perhaps"}, "QUIVER_USERS: must be true or false, not 'perhaps'"),
+        ([], {"QUIVER_SEGMENT_BYTES": "1kB"}, "QUIVER_SEGMENT_BYTES: must be at least 65536"),
+        (["--node-id", "70000"], {}, "--node-id: must be at most 65535, not 70000"),
         (["--peers", "2:a:1"], {}, "--peers: write 2=host:port,3=host:port"),
         (["--peers", "2=a:1,2=b:1"], {}, "--peers: node 2 is named twice"),
         (["--listen", "::1:7600"], {}, "--listen: an IPv6 address stands in brackets"),
-        ([], {"QUIVER_TICK_MS": "soon"}, "QUIVER_TICK_MS: should be a valid integer"),
+        ([], {"QUIVER_TICK_MS": "soon"}, "QUIVER_TICK_MS: 'soon' is no duration"),
     ],
 )
 def test_wrong_flags_and_variables_are_named_and_exit_2(
@@ -134,6 +141,17 @@ def test_wrong_flags_and_variables_are_named_and_exit_2(
 ) -> None:
     done = quiver("serve", "--print-config", *arguments, variables=variables)
     assert complaint in error_line(done, 2)
+
+
+def test_sizes_and_durations_may_have_units_in_every_source(tmp_path: Path) -> None:
+    file = tmp_path / "quiver.toml"
+    file.write_text("message_bytes_max = '2MiB'\nidle_timeout_ms = '1h'\nbatch_bytes_max = 4096\n")
+    flags = {"segment_bytes": "64MB", "tick_ms": "250"}
+    with mock.patch.dict(os.environ, {"QUIVER_REQUEST_BYTES_MAX": "1GiB"}):
+        found = configuration.load(flags, file).settings
+    assert (found.segment_bytes, found.tick_ms) == (64_000_000, 250)
+    assert (found.message_bytes_max, found.idle_timeout_ms) == (2 << 20, 3_600_000)
+    assert (found.batch_bytes_max, found.request_bytes_max) == (4_096, 1 << 30)
 
 
 def test_an_unknown_variable_is_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,14 @@ import typer
 
 from quivermq.cli.errors import UsageError
 from quivermq.cli.local_brokers import LocalBrokers, plan
-from quivermq.cli.options import AsJson, connect, number_option, servers_option, timeout_option
+from quivermq.cli.options import (
+    AsJson,
+    connect,
+    number_option,
+    servers_option,
+    size_option,
+    timeout_option,
+)
 from quivermq.cli.output import count, print_json, print_table, remark, show_status, table
 from quivermq.quantities import format_size
 
@@ -84,7 +91,7 @@ def bench(
     what: Annotated[
         Subject, typer.Argument(metavar="[produce|consume|latency|all]", help="What to measure.")
     ] = Subject.ALL,
-    size: Annotated[int, typer.Option(min=1, metavar="BYTES", help="Bytes of a message.")] = 100,
+    size: Annotated[int, size_option("The size of a message: 100, 64KiB.", "--size")] = 100,
     messages: Annotated[int, number_option("How many messages.", "--count")] = 1_000_000,
     partitions: Annotated[int, number_option("How many partitions.")] = 1,
     nodes: Annotated[
@@ -109,6 +116,8 @@ def bench(
     It uses one client process and a topic of its own, deleted at the end. The
     results depend on the machine: compare runs on the same one.
     """
+    if size < 1:
+        raise UsageError("--size: a message has at least one byte")
     if servers and (fsync or data_dir or nodes):
         raise UsageError(
             "--nodes, --fsync and --data-dir are for brokers of its own: leave --servers out"

@@ -26,6 +26,7 @@ from pydantic_settings import (
 
 from quivermq.cli.errors import UsageError
 from quivermq.settings import BrokerSettings
+from quivermq.validation import explain
 
 PREFIX: Final = "QUIVER_"
 DEFAULT_FILE: Final = "quiver.toml"
@@ -119,15 +120,14 @@ def _read_file(file: Path | None) -> tuple[dict[str, str], dict[str, Any]]:
 def _explain(error: ValidationError, sources: Mapping[str, str]) -> str:
     """The first error, as one line that begins with the place to fix."""
     first = error.errors()[0]
-    message = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     name, *rest = first["loc"] or ("",)
+    message = explain(first, show="secret" not in str(name))
     if not name:
         return message
     source = sources[str(name)]
     where = f"{source}: {name}" if source.endswith(".toml") else source
     where += "".join(f" {part}" for part in rest if part != "[key]")
-    shown = "" if first["type"] == "value_error" else f", not {first['input']!r}"
-    return f"{where}: {message}{shown}"
+    return f"{where}: {message}"
 
 
 def _flag(name: str) -> str:
@@ -148,7 +148,9 @@ def _flag_type(name: str, field: FieldInfo) -> Any:
     if get_origin(field.annotation) is Literal:
         choices = {str(choice): choice for choice in get_args(field.annotation)}
         return Enum(name.title().replace("_", ""), choices)
-    return field.annotation if field.annotation in (int, bool) else str
+    # A size or a duration may have a unit.
+    is_plain = field.annotation is bool or (field.annotation is int and not _unit(name))
+    return field.annotation if is_plain else str
 
 
 def _flag_option(name: str, field: FieldInfo) -> Any:
@@ -161,12 +163,16 @@ def _flag_option(name: str, field: FieldInfo) -> Any:
     )
 
 
+def _unit(name: str) -> str:
+    """The unit in the name of a setting; "": it is a number."""
+    return next((unit for unit in ("ms", "bytes") if unit in name.split("_")), "")
+
+
 def _metavar(name: str, field: FieldInfo) -> str | None:
     if field.annotation is bool or get_origin(field.annotation) is Literal:
         return None
     if field.annotation is int:
-        unit = next((unit for unit in ("ms", "bytes") if unit in name.split("_")), "n")
-        return unit.upper()
+        return {"ms": "MS", "bytes": "SIZE"}.get(_unit(name), "N")
     if get_origin(field.annotation) is dict:
         return "ID=HOST:PORT,..."
     if name.startswith("tls_"):

@@ -6,6 +6,7 @@ import typer
 
 from quivermq.cli.output import print_error
 from quivermq.errors import QuiverError
+from quivermq.validation import explain
 
 INTERRUPTED: Final = 130
 # Wrong usage, as typer raises it; which library defines it differs between its versions.
@@ -25,6 +26,9 @@ def report_error(error: Exception) -> int:
         return 2
     if isinstance(error, _TyperUsageError):
         context = getattr(error, "ctx", None)
+        found = getattr(error.__cause__, "errors", None)
+        if found:  # of pydantic, by which some versions of typer convert values
+            error.message = explain(found()[0])
         hint = f" (try: {context.command_path} --help)" if context else ""
         message = error.format_message().strip()
         if message:  # else typer has printed the help instead

@@ -22,6 +22,7 @@ from quivermq.pipelines.model import (
     short,
 )
 from quivermq.pipelines.toml_lines import KeyPath, first_text_line, key_lines, line_of
+from quivermq.validation import explain
 
 _PLACE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _LONG_NUMBER: Final = re.compile(r"[0-9_]{4000,}")
@@ -165,7 +166,7 @@ def _problem(error: Any, where: dict[KeyPath, int]) -> Problem:
         return Problem(line, f"{_describe(path)}: {error['ctx']['error']}")
     kind = _KINDS.get(error["type"])
     if kind is None:
-        kind = error["msg"].replace("Input should be", "must be")
+        kind = explain(error, show=False)
     value = error["input"]
     is_shown = isinstance(value, str | int | float) and path[-1:] != ("token",)
     given = f", not {short(value)}" if is_shown else ""

@@ -30,6 +30,7 @@ from quivermq.transports.http.statuses import refused, status_of
 from quivermq.transports.http.stream import StreamRoute
 from quivermq.transports.http.topics import TopicRoutes
 from quivermq.transports.metrics import Metrics
+from quivermq.validation import explain
 from quivermq.wire import error_to_proto
 
 logger = logging.getLogger("quivermq.http")
@@ -151,7 +152,7 @@ def _add_errors(app: FastAPI, backend: Backend, methods: Mapping[str, set[str]])
             error.errors() if isinstance(error, RequestValidationError | ValidationError) else []
         )
         text = "; ".join(
-            f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:_PROBLEMS_MAX]
+            f"{'.'.join(map(str, one['loc']))}: {explain(one)}" for one in found[:_PROBLEMS_MAX]
         )
         return refused(error_to_proto(InvalidRequest(_printable(text))), 400)
 
