@@ -1,6 +1,7 @@
 """The coordinator of sticky groups: beats in, shares out, on brokers in this process."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -149,6 +150,28 @@ async def test_a_member_that_leaves_is_gone_at_once(tmp_path: Path) -> None:
         assert members[0].partitions == [0, 1, 2, 3]
         await members[0].beat(leaving=True)
         assert not server.broker.metadata.view.sticky
+
+
+@on_loop
+async def test_a_member_that_leaves_is_not_called_silent(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "quivermq.coordinator")
+    async with serving(tmp_path) as server:
+        await make_topic(server)
+        member, other = Member(1, server, session_ms=600), Member(2, server, session_ms=600)
+        began = asyncio.get_running_loop().time()
+        following = asyncio.create_task(member.follow())
+        # The coordinator leads for longer than a session.
+        await until(lambda: asyncio.get_running_loop().time() - began > 0.7)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await member.beat(leaving=True)
+        assert not [text for text in caplog.messages if "silent" in text]
+        await other.beat()
+        await until(lambda: not server.broker.metadata.view.sticky)
+        (told,) = [text for text in caplog.messages if "silent" in text]
+        assert told.startswith("member 2 of group g of topic orders was silent for too long")
 
 
 @pytest.mark.parametrize("moment", ["gathered", "written"])

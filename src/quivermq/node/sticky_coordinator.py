@@ -281,17 +281,26 @@ class StickyCoordinator:
             if topic is None:
                 continue
             heard = self._heard.get(key, {})
+            name = StickyName(topic.name, group.group)
+            pending = self._pending.get(name)
+            # A member that said goodbye is not heard any more either.
+            leaving = pending.leaves if pending is not None else ()
             silent = [
                 member
                 for member, enrolled in group.members.items()
-                if now - heard.get(member, self._since) > enrolled.session_ms / 1000
+                if member not in leaving
+                and now - heard.get(member, self._since) > enrolled.session_ms / 1000
             ]
             if not silent and len(topic.partitions) == len(group.owners):
                 continue
-            name = StickyName(topic.name, group.group)
             changes = self._pending.setdefault(name, StickyChanges(group.assignor))
             for member in silent:
-                logger.info("%s of %s was silent for too long", group.members[member].name, name)
+                logger.info(
+                    "%s of group %s of topic %s was silent for too long, and loses its partitions",
+                    group.members[member].name,
+                    name.group,
+                    name.topic,
+                )
                 changes.leave(member)
                 heard.pop(member, None)
         for key in [key for key in self._heard if not self._heard[key] and key not in view.sticky]:
