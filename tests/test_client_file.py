@@ -71,7 +71,7 @@ def test_a_variable_names_another_file_or_none(
         ("server = 'a:1'", "server is not a setting of clients: did you mean servers?"),
         ("zzz = 1", "it may have servers, token, tls_ca, timeout"),
         ("servers = 3", "servers is text in quotes, not 3"),
-        ("timeout = 'soon'", "timeout: 'soon' is no duration"),
+        ("timeout = 'soon'", "timeout: 'soon' is not a duration"),
         ("timeout = 0", "timeout must be more than 0"),
         ("servers", "is not TOML"),
     ],

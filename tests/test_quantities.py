@@ -30,7 +30,7 @@ def test_durations_are_parsed(text: str, seconds: float) -> None:
 def test_a_number_alone_has_the_unit_of_the_caller_or_is_refused() -> None:
     assert parse_duration("250", bare="ms") == 0.25
     assert parse_duration("2m", bare="ms") == 120.0
-    with pytest.raises(ValueError, match="is no duration"):
+    with pytest.raises(ValueError, match="is not a duration"):
         parse_duration("250", bare=None)
 
 

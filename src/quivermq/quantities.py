@@ -36,7 +36,9 @@ def parse_duration(text: str, *, bare: Literal["s", "ms"] | None = "s") -> float
         total_ms += float(part[1]) * _UNIT_MS[unit]
         at = part.end()
     if not wanted or at < len(wanted):
-        raise ValueError(f"{_shorten(text)} is no duration: write 500ms, 30s, 5m, 1h30m, 7d or 2w")
+        raise ValueError(
+            f"{_shorten(text)} is not a duration: write 500ms, 30s, 5m, 1h30m, 7d or 2w"
+        )
     return _bounded(total_ms / 1_000, text)
 
 
@@ -56,7 +58,7 @@ def parse_size(text: str) -> int:
     """Bytes of `512`, `64KiB`, `10GB`, `1.5 TB`; kB, MB ... count by 1000, KiB, MiB ... by 1024."""
     found = _SIZE.fullmatch(text.strip())
     if found is None or (found[3] and not found[2]):
-        raise ValueError(f"{_shorten(text)} is no size: write 512, 64KiB, 10MB, 1.5GB or 2TB")
+        raise ValueError(f"{_shorten(text)} is not a size: write 512, 64KiB, 10MB, 1.5GB or 2TB")
     factor = (1024 if found[3] else 1000) ** _PREFIXES.index(found[2].lower())
     # Whole numbers never pass through a float, which would round the large ones.
     size = int(float(found[1]) * factor) if "." in found[1] else int(found[1]) * factor

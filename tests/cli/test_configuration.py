@@ -124,8 +124,12 @@ def test_an_error_in_the_file_is_one_line_that_names_the_setting(
     ("arguments", "variables", "complaint"),
     [
         (["--node-id", "x"], {}, "'--node-id': must be a whole number, not 'x'"),
-        (["--segment-bytes", "64XB"], {}, "--segment-bytes: '64XB' is no size: write 512, 64KiB"),
-        (["--tick-ms", "1y"], {}, "--tick-ms: '1y' is no duration: write 500ms"),
+        (
+            ["--segment-bytes", "64XB"],
+            {},
+            "--segment-bytes: '64XB' is not a size: write 512, 64KiB",
+        ),
+        (["--tick-ms", "1y"], {}, "--tick-ms: '1y' is not a duration: write 500ms"),
         ([], {"QUIVER_NODE_ID": "x"}, "QUIVER_NODE_ID: must be a whole number, not 'x'"),
         ([], {"QUIVER_USERS": "perhaps"}, "QUIVER_USERS: must be true or false, not 'perhaps'"),
         ([], {"QUIVER_SEGMENT_BYTES": "1kB"}, "QUIVER_SEGMENT_BYTES: must be at least 65536"),
@@ -133,7 +137,7 @@ def test_an_error_in_the_file_is_one_line_that_names_the_setting(
         (["--peers", "2:a:1"], {}, "--peers: write 2=host:port,3=host:port"),
         (["--peers", "2=a:1,2=b:1"], {}, "--peers: node 2 is named twice"),
         (["--listen", "::1:7600"], {}, "--listen: an IPv6 address stands in brackets"),
-        ([], {"QUIVER_TICK_MS": "soon"}, "QUIVER_TICK_MS: 'soon' is no duration"),
+        ([], {"QUIVER_TICK_MS": "soon"}, "QUIVER_TICK_MS: 'soon' is not a duration"),
     ],
 )
 def test_wrong_flags_and_variables_are_named_and_exit_2(

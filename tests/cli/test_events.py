@@ -43,7 +43,7 @@ def test_events_are_shown_for_people_and_for_programs(server: Serving) -> None:
     assert event["time"].endswith("Z")
     assert quiver("events", "--since", "0s", *at).stdout == ""
     assert "no kind 'nonsense'" in error_line(quiver("events", "--kind", "nonsense", *at), 1)
-    assert "is no duration" in error_line(quiver("events", "--since", "soon", *at), 2)
+    assert "is not a duration" in error_line(quiver("events", "--since", "soon", *at), 2)
     assert quiver_json("events", "--kinds") == dict(KINDS)
     # It is not among the topics of users.
     assert "_events" not in quiver("topic", "list", *at).stdout
@@ -85,7 +85,7 @@ def test_the_log_is_json_line_by_line_and_its_level_changes(tmp_path: Path) -> N
         assert changed == [{"broker": 1, "levels": {"quivermq": "debug"}}]
         one = quiver("cluster", "log-level", "error", "--broker", "1", "--logger", "http", *at)
         assert one.stdout == "broker 1: quivermq debug, quivermq.http error\n"
-        assert "is no level" in error_line(quiver("cluster", "log-level", "loud", *at), 1)
+        assert "is not a level" in error_line(quiver("cluster", "log-level", "loud", *at), 1)
         quiver("cluster", "log-level", "default", *at)
         assert quiver("cluster", "log-level", *at).stdout == "broker 1: quivermq warning\n"
         # By a signal, in turns.

@@ -209,4 +209,4 @@ def test_a_topics_delivery_is_set_altered_and_described(servers: str) -> None:
     assert (lifted["dead_letter"], lifted["retry"]["first"]) == ("morgue", 2.0)
     assert "--rate-limit" in error_line(quiver(*alter, "--burst", "3"), 2)
     assert "say what to change" in error_line(quiver(*alter), 2)
-    assert "is no rate" in error_line(quiver(*alter, "--rate-limit", "fast"), 2)
+    assert "is not a rate" in error_line(quiver(*alter, "--rate-limit", "fast"), 2)

@@ -85,7 +85,7 @@ def test_a_wrong_line_prints_one_error_and_the_next_line_runs(servers: str, topi
         "ack 7": "no message [7] is held",
         "send": "send needs a value",
         "send --colour red x": "--colour is not an option",
-        "send --delay soon x": "is no duration",
+        "send --delay soon x": "is not a duration",
         "send 'x": "close the quotes",
         "mode fast": "mode needs one of shared, sticky, single",
         "commit": "ack messages instead",

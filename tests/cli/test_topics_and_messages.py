@@ -36,7 +36,7 @@ def test_a_topic_is_created_listed_described_altered_and_deleted(servers: str, t
     assert lifted["retention"]["max_age"] == 604_800
     assert lifted["retention"]["max_bytes"] is None
     described = quiver("topic", "describe", topic, "--servers", servers)
-    assert "kept 7d" in described.stdout
+    assert "kept for 7d" in described.stdout
     assert "1, 2, 3" in described.stdout
 
     unasked = quiver("topic", "delete", topic, "--servers", servers)

@@ -11,6 +11,7 @@ import pytest
 from quivermq.log import Log, RealDisk
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
 from quivermq.node.data_dir import DataDirectory, ListedLog
+from tests.cli import commands
 from tests.log.entries import LOG_ID
 from tests.log.logs import SMALL, fill
 
@@ -50,8 +51,18 @@ def test_damage_is_named_and_exits_1(data_dir: Path) -> None:
     at = SEGMENT_HEADER_BYTES
     assert f"log/orders/1/00000000000000000001.seg at byte {at}: entries 1 to 2" in done.stdout
     assert done.stderr == ""
-    assert "1 of 2 logs are damaged" in done.stdout
+    assert "1 of 2 logs is damaged" in done.stdout
     assert path.read_bytes() == content, "looking must not change anything"
+
+
+def test_in_80_columns_no_state_is_cut_off(tmp_path: Path) -> None:
+    name = "orders-of-all-customers-of-all-departments-of-all-countries-as-they-come-in"
+    fill(Log.create(RealDisk(tmp_path), f"log/{name}/0", LOG_ID, SMALL), 6)
+    done = commands.quiver("verify", tmp_path, variables={"COLUMNS": "80"})
+    rows = done.stdout.splitlines()
+    assert max(map(len, rows)) <= 80
+    (row,) = [row for row in rows if row.startswith(" log/")]
+    assert row.split()[-1] == "intact"
 
 
 def test_files_beside_the_logs_are_checked_and_unused_logs_are_listed(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from quivermq.cluster import Edit, Move, delete_topic, set_broker_state, set_targets
+from quivermq.errors import NotEnoughReplicas, Timeout
+from quivermq.node.controller import Troubles
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.cluster.catalogs import broker as record_of
@@ -49,6 +51,22 @@ async def test_a_move_to_a_broker_that_is_down_holds_up_no_other(tmp_path: Path)
 
         await brokers.start(3)
         await until(lambda: replicas(leader, "a") == (1, 3))
+        # What is over is not told any more.
+        await until(lambda: leader.broker.controller.trouble == "")
+
+
+def test_troubles_that_take_turns_are_logged_once_each(caplog: pytest.LogCaptureFixture) -> None:
+    troubles = Troubles()
+    for second in range(10):
+        for topic in ("a", "b"):
+            error = NotEnoughReplicas(f"{topic}/0 waits for node 3, which is down")
+            # A broker that has just come may be heard a moment later.
+            assert bool(troubles.report(error, second)) == (second >= 2)
+        assert not troubles.end_pass()
+    assert caplog.messages == [f"{topic}/0 waits for node 3, which is down" for topic in "ab"]
+    assert len(troubles.end_pass()) == 2
+    assert troubles.report(NotEnoughReplicas("a/0 waits for node 3, which is down"), 11) == ""
+    assert troubles.report(Timeout("a/0 did not get its members"), 11)
 
 
 @on_loop

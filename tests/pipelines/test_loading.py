@@ -100,7 +100,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
             ('topic = "orders"', "pattern = 'tot.*'"),
             "18: sinks.out writes to totals, which this pipeline reads",
         ),
-        (('topic = "orders"', 'pattern = "("'), "5: sources.orders.pattern: '(' is no regular"),
+        (('topic = "orders"', 'pattern = "("'), "5: sources.orders.pattern: '(' is not a regular"),
         (("[[steps]]", "[steps]"), "9: write [[steps]], in two brackets"),
         (('topic = "totals"', 'topic = "_pipelines"'), "18: sinks.out.topic: _pipelines is a"),
         (('topic = "totals"', 'topic = "a b"'), "18: sinks.out.topic: 'a b' is no topic name"),
@@ -195,5 +195,5 @@ def test_durations_have_short_and_long_units() -> None:
     expected = [500, 10_000, 10_000, 60_000, 5_400_000, 172_800_000, 0, 1_500]
     assert [duration_ms(text) for text in written] == expected
     for text in ("", "5", "1 parsec", "m", "-1s"):
-        with pytest.raises(ValueError, match="is no duration"):
+        with pytest.raises(ValueError, match="is not a duration"):
             duration_ms(text)

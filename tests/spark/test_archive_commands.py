@@ -103,7 +103,7 @@ def test_an_archive_runs_until_ctrl_c_and_its_table_can_be_put_back_and_compacte
         ),
         (["archive", "--once", "--to", "t", "--topic", "TOPIC", "--json-columns", "@no"], 2, "@no"),
         (["replay", "--from", "no", "--topic", "TOPIC"], 1, "there is no table in"),
-        (["replay", "--from", "no", "--topic", "TOPIC", "--start", "soon"], 2, "is no time"),
+        (["replay", "--from", "no", "--topic", "TOPIC", "--start", "soon"], 2, "is not a time"),
         (["compact", "no"], 1, "there is no table in"),
         (["compact", __file__], 1, "is no folder"),
         (

@@ -245,7 +245,7 @@ def parse_moment(text: str, now: datetime) -> datetime:
         return datetime.fromtimestamp(now.timestamp() - parse_duration(text)).astimezone()
     except (ValueError, OverflowError, OSError):
         raise ValueError(
-            f"{text!r} is no time: write 2025-01-31, 2025-01-31T12:00, 2025-01-31T12:00Z, "
+            f"{text!r} is not a time: write 2025-01-31, 2025-01-31T12:00, 2025-01-31T12:00Z, "
             "or 2h for two hours ago"
         ) from None
 

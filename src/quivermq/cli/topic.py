@@ -199,11 +199,13 @@ def _retention_holders(client: "Client", topic: "TopicInfo") -> list[str]:
 def _summary(topic: "TopicInfo") -> str:
     partitions = count(len(topic.partitions), "partition")
     replicas = count(topic.replication, "replica")
+    if len(topic.partitions) > 1:
+        replicas += " each"
     retention = f"kept {format_retention(topic.retention)}"
     if topic.message_count == 0:
-        return f"{topic.name}: {partitions} with {replicas} each, empty, {retention}"
+        return f"{topic.name}: {partitions} with {replicas}, empty, {retention}"
     messages = f"{count(topic.message_count, 'message')}, {format_size(topic.size_bytes)}"
-    return f"{topic.name}: {partitions} with {replicas} each, {messages}, {retention}"
+    return f"{topic.name}: {partitions} with {replicas}, {messages}, {retention}"
 
 
 def _state(topic: "TopicInfo", down: frozenset[int]) -> str:

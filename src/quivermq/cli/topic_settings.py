@@ -27,7 +27,7 @@ _DELIVERY: Final = "Delivery to groups"
 
 def _parse_count(text: str) -> int:
     if not text.replace("_", "").isdecimal():
-        raise ValueError(f"{text!r} is no number of messages: write 1000000, or none")
+        raise ValueError(f"{text!r} is not a number of messages: write 1000000, or none")
     return int(text)
 
 
@@ -35,7 +35,7 @@ def _parse_rate(text: str) -> float:
     """Messages a second."""
     found = _RATE.fullmatch(text.strip().lower())
     if found is None or not float(found[1]):
-        raise ValueError(f"{text!r} is no rate: write 0.5, 100/s, 30/m, 5/h, or none")
+        raise ValueError(f"{text!r} is not a rate: write 0.5, 100/s, 30/m, 5/h, or none")
     return float(found[1]) / _RATE_SECONDS[found[2] or "s"]
 
 
@@ -108,11 +108,11 @@ def format_retention(retention: "Retention") -> str:
     """The retention in a few words."""
     parts = []
     if retention.max_age:
-        parts.append(format_duration(retention.max_age_ms / 1000))
+        parts.append(f"for {format_duration(retention.max_age_ms / 1000)}")
     if retention.max_bytes:
-        parts.append(format_size(retention.max_bytes))
+        parts.append(f"up to {format_size(retention.max_bytes)}")
     if retention.max_messages:
-        parts.append(f"{retention.max_messages:,} messages")
+        parts.append(f"up to {count(retention.max_messages, 'message')}")
     if retention.delete_acked:
         parts.append("or until every group has done them" if parts else "until every group is done")
     if parts and retention.keep_until_archived:

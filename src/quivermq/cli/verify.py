@@ -16,7 +16,14 @@ from rich.progress import (
 )
 
 from quivermq.cli.options import AsJson
-from quivermq.cli.output import print_json, print_table, stderr_console, stdout_console, table
+from quivermq.cli.output import (
+    count,
+    print_json,
+    print_table,
+    stderr_console,
+    stdout_console,
+    table,
+)
 from quivermq.errors import InvalidRequest
 from quivermq.log import Finding, ReadOnlyDisk, Report, Verification, find_logs, log_bytes
 from quivermq.node import SET_ASIDE, damaged_files
@@ -102,7 +109,8 @@ def _check(disk: ReadOnlyDisk, folders: list[str], *, deep: bool, quiet: bool) -
 
 def _print(reports: list[Report]) -> None:
     made = table("log", "segments>", "size>", "entries>", "messages>", "offsets", "state")
-    for column in made.columns[:-1]:
+    # A long name is folded before anything is cut off, least of all the state.
+    for column in made.columns[1:]:
         column.no_wrap = True
     for report in _logs(reports):
         made.add_row(
@@ -159,7 +167,8 @@ def _conclusion(reports: list[Report]) -> str:
     entries = sum(report.entries for report in reports)
     if damaged:
         return (
-            f"[bold red]{damaged} of {len(reports)} logs are damaged.[/] In a cluster the broker "
+            f"[bold red]{damaged} of {count(len(reports), 'log')} "
+            f"{'is' if damaged == 1 else 'are'} damaged.[/] In a cluster the broker "
             "fetches the damaged entries from its peers; standalone, restore them from a copy."
         )
     other = sum(report.is_of_another_release for report in reports)

@@ -44,8 +44,8 @@ def judge(
     elif not broker.directory_id:
         if not joining:
             raise Forbidden(
-                f"broker {id} is being replaced, and its data directory is not empty: start it "
-                "with an empty one"
+                f"broker {id} is being replaced: it is let in as soon as it registers with an "
+                "empty data directory"
             )
     elif directory_id != broker.directory_id:
         raise Forbidden(

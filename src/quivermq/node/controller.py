@@ -41,6 +41,39 @@ _LOOK_AGAIN_S: Final = 0.25
 _MOVE_S: Final = 30.0
 _LEADER_S: Final = 3.0
 _TRANSFER_S: Final = 10.0
+_LASTING_S: Final = 2.0
+"""A broker that has just come is let in, and heard, a moment later: before this it is not called
+down."""
+
+
+class Troubles:
+    """Failures of the passes, each reported once for as long as it comes again with every pass."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        self._reported: set[str] = set()
+        self._met: set[str] = set()
+
+    def report(self, error: QuiverError, now: float) -> str:
+        """The text for people; "" if it may be over in a moment."""
+        text = str(error)
+        self._met.add(text)
+        since = self._since.setdefault(text, now)
+        if isinstance(error, NotEnoughReplicas) and now - since < _LASTING_S:
+            return ""
+        if text not in self._reported:
+            self._reported.add(text)
+            logger.warning("%s", text)
+        return text
+
+    def end_pass(self) -> set[str]:
+        """Forget what the pass did not meet again, and return it."""
+        over = self._since.keys() - self._met
+        for text in over:
+            del self._since[text]
+        self._reported &= self._met
+        self._met = set()
+        return over
 
 
 class Controller:
@@ -63,6 +96,7 @@ class Controller:
         """The move that is under way, for people."""
         self.trouble = ""
         """The last failure, for people."""
+        self._troubles = Troubles()
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name="controller")
@@ -87,16 +121,17 @@ class Controller:
             try:
                 await self._work()
             except QuiverError as error:
-                self._note(str(error))
+                self._note(error)
                 await asyncio.sleep(_LOOK_AGAIN_S)
             except Exception:
                 logger.exception("the controller failed, and goes on")
                 await asyncio.sleep(1.0)
+            if self.trouble in self._troubles.end_pass():
+                self.trouble = ""
 
-    def _note(self, trouble: str) -> None:
-        if trouble != self.trouble:
-            logger.warning("%s", trouble)
-        self.trouble = trouble
+    def _note(self, error: QuiverError) -> None:
+        now = asyncio.get_running_loop().time()
+        self.trouble = self._troubles.report(error, now) or self.trouble
 
     async def _work(self) -> None:
         view = self._metadata.view
@@ -111,7 +146,7 @@ class Controller:
             await self._keep_members(view)
         except (NotEnoughReplicas, Timeout) as error:
             # A broker that is down must not hold up moves: they may be what lets it go.
-            self._note(str(error))
+            self._note(error)
         if await self._move_one(view):
             self.schedule()
             return

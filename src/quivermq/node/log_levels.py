@@ -47,7 +47,7 @@ class LogLevels:
         full = _full_name(name)
         if level not in (*LEVELS, DEFAULT):
             raise InvalidRequest(
-                f"{level[:50]!r} is no level: choose {', '.join(LEVELS)} or {DEFAULT}"
+                f"{level[:50]!r} is not a level: choose {', '.join(LEVELS)} or {DEFAULT}"
             )
         if level != DEFAULT:
             logging.getLogger(full).setLevel(level.upper())

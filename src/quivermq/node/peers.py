@@ -208,7 +208,9 @@ class Peer:
 
     def note_refusal(self, reason: str) -> None:
         if reason and reason != self.refusal:
-            level = logging.INFO if reason == STARTING else logging.ERROR
+            # These pass by themselves.
+            passes = reason == STARTING or "is being replaced" in reason
+            level = logging.INFO if passes else logging.ERROR
             text = "node %d and this one do not accept each other: %s"
             logger.log(level, text, self.node, reason)
         self.refusal = reason

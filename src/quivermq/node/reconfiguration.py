@@ -64,9 +64,21 @@ async def _step(
         await _hand_over(hosted, voters)
         return False
     await _bring_up(hosted, _to_wait_for(configuration, change, voters), is_alive)
-    logger.info("%s: %s", hosted.name, " ".join(map(str, change)))
+    logger.info("%s: %s", hosted.name, "; ".join(map(_in_words, change)))
     await _propose(hosted, MembershipChange(tuple(change)))
     return False
+
+
+def _in_words(change: Change) -> str:
+    node = node_of(change.member)
+    match change.act:
+        case Act.ADD_LEARNER:
+            return f"broker {node} gets a copy, without a vote"
+        case Act.ADD_VOTER:
+            return f"broker {node} votes"
+        case Act.REMOVE:
+            return f"broker {node} is taken out"
+    return f"broker {node} is updated"
 
 
 def next_change(

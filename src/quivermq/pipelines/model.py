@@ -70,7 +70,7 @@ def _check_pattern(pattern: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"{short(pattern)} is no regular expression: {error}") from None
+        raise ValueError(f"{short(pattern)} is not a regular expression: {error}") from None
     return pattern
 
 

@@ -318,5 +318,5 @@ def _intervals(parts: Sequence[proto.Interval]) -> list[Interval]:
     found = [(part.start, part.end) for part in parts]
     for start, end in found:
         if start >= end:
-            raise InvalidRequest(f"from {start} to before {end} is no interval")
+            raise InvalidRequest(f"from {start} to before {end} is not an interval")
     return found

@@ -229,7 +229,7 @@ def _check(settlements: Sequence[proto.Settlement]) -> None:
             _check_extension(settlement)
         for part in settlement.intervals:
             if part.start >= part.end:
-                raise InvalidRequest(f"from {part.start} to before {part.end} is no interval")
+                raise InvalidRequest(f"from {part.start} to before {part.end} is not an interval")
 
 
 def _check_extension(settlement: proto.Settlement) -> None:

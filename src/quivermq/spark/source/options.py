@@ -156,7 +156,7 @@ def _choice(
             re.compile(text)
         except (re.error, OverflowError, RecursionError) as error:
             raise InvalidRequest(
-                f"option subscribePattern is no regular expression: {text!r}: {error}"
+                f"option subscribePattern is not a regular expression: {text!r}: {error}"
             ) from None
         return (), text, {}
     assigned: dict[str, tuple[int, ...]] = {}

@@ -428,6 +428,7 @@ def _path_of(target: str) -> str:
     except ValueError:
         parts = None
     if parts is None or parts.scheme not in {"http", "https"}:
-        raise _Refusal(400, InvalidRequest(f"{target[:100]!r} is no path: ask for one, as /docs"))
+        problem = f"{target[:100]!r} is not a path: ask for one, as /docs"
+        raise _Refusal(400, InvalidRequest(problem))
     path = parts.path or "/"
     return f"{path}?{parts.query}" if parts.query else path
