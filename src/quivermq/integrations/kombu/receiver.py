@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from quivermq.aio import AsyncClient, AsyncLeasedMessage
-from quivermq.errors import InvalidRequest, LeaseLost, QuiverError, TopicNotFound
+from quivermq.errors import LeaseLost, QuiverError, TopicNotFound
 from quivermq.integrations.kombu.names import GROUP
 
 logger = logging.getLogger("quivermq.kombu")
@@ -109,12 +109,15 @@ class Receiver:
         self._is_posted = False
         self._room_changed = asyncio.Event()
         self._settling: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._loop = asyncio.new_event_loop()
+        clients: list[AsyncClient] = []
         self._thread = threading.Thread(
-            target=_run, args=(self._loop,), name="quivermq-kombu", daemon=True
+            target=_run, args=(self._loop, clients), name="quivermq-kombu", daemon=True
         )
         self._thread.start()
+        # Also at the end of a program that closes nothing.
         self._stop = weakref.finalize(self, _stop, self._loop, self._thread, self._process)
         try:
             self._client = self._call(connect())
@@ -122,7 +125,8 @@ class Receiver:
             self._is_closed = True
             self._stop()
             raise
-        self._extending = self._call(self._start_extending())
+        clients.append(self._client)
+        self._call(self._start_extending())
 
     def fileno(self) -> int:
         """Readable when something has arrived, or has failed."""
@@ -187,9 +191,8 @@ class Receiver:
         if not self._is_usable:
             return
         try:
-            future = asyncio.run_coroutine_threadsafe(self._close(), self._loop)
-            with suppress(TimeoutError, QuiverError):
-                future.result(2 * _CLOSE_SECONDS)
+            with suppress(TimeoutError):
+                asyncio.run_coroutine_threadsafe(self._flush(), self._loop).result(_CLOSE_SECONDS)
         finally:
             self._is_closed = True
             self._stop()
@@ -323,24 +326,24 @@ class Receiver:
                 quota.used = max(0, quota.used - 1)
         self._room_changed.set()
 
-    async def _start_extending(self) -> "asyncio.Task[None]":
-        return asyncio.create_task(self._extend())
+    async def _start_extending(self) -> None:
+        # By a weak reference: a receiver that is forgotten ends.
+        task = asyncio.create_task(_extend_for_ever(weakref.ref(self), self._visibility / 4))
+        self._tasks.add(task)
 
-    async def _extend(self) -> None:
-        """Every lease is asked for again long before it ends, for as long as this process lives."""
-        while True:
-            await asyncio.sleep(self._visibility / 4)
-            for lease, (message, _) in list(self._held.items()):
-                if lease not in self._held:
-                    continue  # settled meanwhile
-                try:
-                    await message.extend(self._visibility)
-                except (LeaseLost, TopicNotFound) as error:
-                    # An ack may still be in time, unless another consumer has the message by then.
-                    if self._held.pop(lease, None) is not None:
-                        logger.warning("%s", error)
-                except QuiverError as error:
-                    logger.warning("%r could not be extended: %s", lease, error)
+    async def extend(self) -> None:
+        """Extend every lease, on the event loop."""
+        for lease, (message, _) in list(self._held.items()):
+            if lease not in self._held:
+                continue  # settled meanwhile
+            try:
+                await message.extend(self._visibility)
+            except (LeaseLost, TopicNotFound) as error:
+                # An ack may still be in time, unless another consumer has the message by then.
+                if self._held.pop(lease, None) is not None:
+                    logger.warning("%s", error)
+            except QuiverError as error:
+                logger.warning("%r could not be extended: %s", lease, error)
 
     # ---- on the event loop: settling
 
@@ -388,34 +391,39 @@ class Receiver:
         while self._settling is not None:
             await asyncio.wait([self._settling])
 
-    # ---- on the event loop: the end
-
-    async def _close(self) -> None:
-        tasks = [self._extending]
-        tasks += [poller.task for poller in self._pollers.values() if poller.task is not None]
-        for poller in self._pollers.values():
-            poller.quota = None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await self._flush()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        # It gives back every lease of this consumer, also of a poll that was just cancelled.
-        with suppress(InvalidRequest):
-            await self._client.close()
-
 
 def _urgency(message: AsyncLeasedMessage) -> int:
     return -message.priority
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
+async def _extend_for_ever(receiver: "weakref.ref[Receiver]", seconds: float) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        if (found := receiver()) is None:
+            return
+        await found.extend()
+        del found
+
+
+def _run(loop: asyncio.AbstractEventLoop, clients: Sequence[AsyncClient]) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
+        loop.run_until_complete(_end(clients))
     finally:
         loop.close()
+
+
+async def _end(clients: Sequence[AsyncClient]) -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for client in clients:
+        # It gives back every lease of this consumer, also of a poll that was just cancelled.
+        with suppress(QuiverError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                await client.close()
 
 
 def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int) -> None:
@@ -424,4 +432,4 @@ def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: in
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(loop.stop)
     if thread is not threading.current_thread():
-        thread.join(_CLOSE_SECONDS)
+        thread.join(2 * _CLOSE_SECONDS)
