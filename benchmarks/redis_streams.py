@@ -47,6 +47,11 @@ class Redis(Rival):
         self.wait_for(self._port)
         self._client = redis.Redis(host=LOOPBACK, port=self._port)
 
+    @property
+    def port(self) -> int:
+        """Where the server listens."""
+        return self._port
+
     def stop(self) -> None:
         if self._client is not None:
             self._client.close()
