@@ -19,6 +19,12 @@ SHOWN = {
         "commits, each once",
         "SQL over it, back on a topic: p0 ",
     ],
+    "celery_tasks.py": [
+        "2 + 3 = 5",
+        "fetched: pears, at try 2",
+        "not before its countdown: True",
+        "the worker is killed in the middle of a task\nthe next worker did it",
+    ],
     "cluster_failover.py": ["leads, and is killed", "stored at offset 1", "[b'first', b'second']"],
     "worker.py": [
         "clumsy is killed in the middle of",

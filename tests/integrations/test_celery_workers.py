@@ -72,6 +72,15 @@ class Shop:
         finally:
             kill(process)
 
+    def events(self) -> list[str]:
+        """The kinds of the next events of workers."""
+        found: list[str] = []
+        with self.app.connection_for_read() as connection:
+            handlers = {"*": lambda event: found.append(event["type"])}
+            receiver = self.app.events.Receiver(connection, handlers=handlers)
+            receiver.capture(limit=2, timeout=WAIT_SECONDS, wakeup=True)
+        return found
+
     def lines(self, first: str) -> list[str]:
         return [line for line in self.notes.read_text().splitlines() if line.startswith(first)]
 
@@ -108,13 +117,14 @@ def shop(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> It
 def test_tasks_retries_delays_and_control_commands(shop: Shop, pool: str) -> None:
     begun = time.monotonic()
     later = shop.send("add", 1, 2, countdown=3)
-    with shop.worker(pool) as worker:
+    with shop.worker(pool, "-E") as worker:
         assert shop.send("add", 2, 3).get(timeout=WAIT_SECONDS) == 5
         assert shop.send("retry", 7).get(timeout=WAIT_SECONDS) == "at try 2"
         assert later.get(timeout=WAIT_SECONDS) == 3
         assert time.monotonic() - begun >= 3
         replies = shop.app.control.ping(timeout=WAIT_SECONDS, limit=1)
         assert replies == [{"worker0@host": {"ok": "pong"}}]
+        assert "worker-heartbeat" in shop.events()
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(WAIT_SECONDS) == 0
     assert shop.lines("retry") == ["retry 7 0", "retry 7 1", "retry 7 2"]
