@@ -18,7 +18,9 @@ from kombu.pools import connections
 import quivermq
 import quivermq.integrations.kombu
 from quivermq.integrations.kombu.names import GROUP
+from quivermq.testing import Cluster
 from tests.client.brokers import BrokerThread
+from tests.tls.stage import Certificates
 
 _numbers = count()
 
@@ -484,3 +486,31 @@ def test_a_transport_is_found_without_an_import_by_its_class(broker: BrokerThrea
     with connection:
         assert connection.transport.driver_type == "quiver"
         assert connection.as_uri() == f"quiver://{broker.address}"
+
+
+def test_a_token_and_tls_by_the_url_are_enough(tmp_path: Path) -> None:
+    """A user that may produce, consume and administer the topics of one virtual host."""
+    settings = Certificates(tmp_path).settings() | {"users": True}
+    with Cluster(nodes=1, settings=settings) as cluster:
+        with cluster.connect() as anonymous:
+            root = anonymous.users.add("root")
+            anonymous.users.grant("root", "admin")
+        with cluster.connect(token=root) as admin:
+            token = admin.users.add("worker")
+            for action in ("produce", "consume", "admin"):
+                admin.users.grant("worker", action, topic="shop.")
+        place = f":{token}@{cluster.servers}"
+        options = f"?tls_ca={cluster.tls_ca}"
+        fanout = kombu.Exchange("fanout", "fanout")
+        queue = kombu.Queue("jobs", fanout, expires=60)
+        with kombu.Connection(f"quiver://{place}/shop{options}") as connection:
+            inbox = Inbox(connection, queue)
+            publish(connection, queue, "hello")
+            assert inbox.wait_for(1) == ["hello"]
+            inbox.messages[0].ack()
+            assert token not in connection.as_uri()
+        with (
+            kombu.Connection(f"quiver://{place}/other{options}") as connection,
+            pytest.raises(quivermq.QuiverError, match="worker"),
+        ):
+            publish(connection, queue, "hello")
