@@ -28,6 +28,7 @@ from quivermq.client.shared.prefetch import SubscribeOptions
 from quivermq.client.sticky.consumer import AsyncConsumer, Listener, check_mode
 from quivermq.client.sticky.member import ConsumerSettings
 from quivermq.client.sticky.owned_partition import Start
+from quivermq.client.topic_choice import Topics
 
 
 class AsyncClient(AsyncAdminClient):
@@ -157,29 +158,42 @@ class AsyncClient(AsyncAdminClient):
 
     async def poll(
         self,
-        topic: str,
+        topic: Topics,
         group: str,
         max_messages: int | None = None,
         wait: float = 1.0,
         visibility: float = 30.0,
         ack: str = "manual",
         start: str = "earliest",
+        *,
+        pattern: bool = False,
     ) -> list[AsyncLeasedMessage]:
         """Lease messages for a group: no other consumer of the group gets them meanwhile.
 
         >>> for message in await client.poll("orders", group="billing"):
         ...     bill(message.value)
         ...     await message.ack()
+        >>> await client.poll(["orders", "returns"], group="billing")
+        >>> await client.poll("orders-.*", group="billing", pattern=True)
 
         Returns as soon as there are messages, at most `max_messages`; an empty list if none came
         within `wait` seconds. Without a number it asks for 100 at first, and then for as many as
         the calling loop settled in a tenth of a second, up to 10,000. Messages that are not
         acknowledged within `visibility` seconds are delivered again. With `ack="auto"` they are
         acknowledged before they are delivered: at most once. The first poll creates the group,
-        which begins at `start`: "earliest" or "latest".
+        which begins at `start`: "earliest" or "latest". Of several topics, or of all that a
+        regular expression matches as a whole, one that has messages answers; they take turns.
         """
         request = self._core.consuming.poll_request(
-            topic, group, max_messages, wait, visibility, ack, start, self._send_settlements
+            topic,
+            group,
+            max_messages,
+            wait,
+            visibility,
+            ack,
+            start,
+            self._send_settlements,
+            pattern=pattern,
         )
         return await self._core.consuming.poll(request, AsyncLeasedMessage)
 
@@ -243,7 +257,7 @@ class AsyncClient(AsyncAdminClient):
 
     def subscribe(
         self,
-        topic: str,
+        topic: Topics,
         group: str,
         handler: Callable[[AsyncLeasedMessage], object] | None = None,
         prefetch: int = 64,
@@ -251,6 +265,9 @@ class AsyncClient(AsyncAdminClient):
         ack: str = "manual",
         concurrency: int = 1,
         start: str = "earliest",
+        *,
+        pattern: bool = False,
+        ordered_by_key: bool = False,
     ) -> AsyncSubscription:
         """Have messages of a topic pushed as they come: to an iterator, or to a handler.
 
@@ -264,8 +281,22 @@ class AsyncClient(AsyncAdminClient):
         `concurrency` handlers run at a time. The subscription holds up to `prefetch` messages, and
         extends their leases until a handler or the loop is done with them. It goes on when leaders
         change or brokers are lost. Use it as a context manager, or `close()` it.
+
+        `topic` may be several, or with `pattern` a regular expression that matches them as a whole,
+        also topics that are created later. With `ordered_by_key`, messages of one key are handled
+        one after the other in this subscription; if one fails, the others wait for it.
         """
-        options = SubscribeOptions(topic, group, prefetch, visibility, ack, concurrency, start)
+        options = SubscribeOptions(
+            topic,
+            group,
+            prefetch,
+            visibility,
+            ack,
+            concurrency,
+            start,
+            pattern=pattern,
+            ordered_by_key=ordered_by_key,
+        )
         return self._open_subscription(options, handler)
 
     def consumer(

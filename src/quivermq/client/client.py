@@ -31,6 +31,7 @@ from quivermq.client.shared.subscription import Subscription
 from quivermq.client.sticky.consumer import Consumer, Listener, check_mode
 from quivermq.client.sticky.member import ConsumerSettings
 from quivermq.client.sticky.owned_partition import Start
+from quivermq.client.topic_choice import Topics
 from quivermq.client.transport import run
 from quivermq.tls import ClientTls
 from quivermq.tracing import Tracing
@@ -206,29 +207,42 @@ class Client(AdminClient):
 
     def poll(
         self,
-        topic: str,
+        topic: Topics,
         group: str,
         max_messages: int | None = None,
         wait: float = 1.0,
         visibility: float = 30.0,
         ack: str = "manual",
         start: str = "earliest",
+        *,
+        pattern: bool = False,
     ) -> list[LeasedMessage]:
         """Lease messages for a group: no other consumer of the group gets them meanwhile.
 
         >>> for message in client.poll("orders", group="billing"):
         ...     bill(message.value)
         ...     message.ack()
+        >>> client.poll(["orders", "returns"], group="billing")
+        >>> client.poll("orders-.*", group="billing", pattern=True)
 
         Returns as soon as there are messages, at most `max_messages`; an empty list if none came
         within `wait` seconds. Without a number it asks for 100 at first, and then for as many as
         the calling loop settled in a tenth of a second, up to 10,000. Messages that are not
         acknowledged within `visibility` seconds are delivered again. With `ack="auto"` they are
         acknowledged before they are delivered: at most once. The first poll creates the group,
-        which begins at `start`: "earliest" or "latest".
+        which begins at `start`: "earliest" or "latest". Of several topics, or of all that a
+        regular expression matches as a whole, one that has messages answers; they take turns.
         """
         request = self._core.consuming.poll_request(
-            topic, group, max_messages, wait, visibility, ack, start, self._send_settlements
+            topic,
+            group,
+            max_messages,
+            wait,
+            visibility,
+            ack,
+            start,
+            self._send_settlements,
+            pattern=pattern,
         )
         return run(self._core.consuming.poll(request, LeasedMessage))
 
@@ -290,7 +304,7 @@ class Client(AdminClient):
 
     def subscribe(
         self,
-        topic: str,
+        topic: Topics,
         group: str,
         handler: Callable[[LeasedMessage], object] | None = None,
         prefetch: int = 64,
@@ -298,6 +312,9 @@ class Client(AdminClient):
         ack: str = "manual",
         concurrency: int = 1,
         start: str = "earliest",
+        *,
+        pattern: bool = False,
+        ordered_by_key: bool = False,
     ) -> Subscription:
         """Have messages of a topic pushed as they come: to an iterator, or to a handler.
 
@@ -311,8 +328,22 @@ class Client(AdminClient):
         `concurrency` handlers run at a time. The subscription holds up to `prefetch` messages, and
         extends their leases until a handler or the loop is done with them. It goes on when leaders
         change or brokers are lost. Use it as a context manager, or `close()` it.
+
+        `topic` may be several, or with `pattern` a regular expression that matches them as a whole,
+        also topics that are created later. With `ordered_by_key`, messages of one key are handled
+        one after the other in this subscription; if one fails, the others wait for it.
         """
-        options = SubscribeOptions(topic, group, prefetch, visibility, ack, concurrency, start)
+        options = SubscribeOptions(
+            topic,
+            group,
+            prefetch,
+            visibility,
+            ack,
+            concurrency,
+            start,
+            pattern=pattern,
+            ordered_by_key=ordered_by_key,
+        )
         return self._open_subscription(options, handler)
 
     def consumer(

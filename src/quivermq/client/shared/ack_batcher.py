@@ -41,15 +41,12 @@ class _Entry(NamedTuple):
 class AckBatcher:
     """Sends settlements in the background. Lives on the event loop that it was made on."""
 
-    def __init__(
-        self, router: Router, settling: Settler, topic: str, on_progress: Callable[[], None]
-    ) -> None:
+    def __init__(self, router: Router, settling: Settler, on_progress: Callable[[], None]) -> None:
         self.messages = 0
         """Messages whose settlements are not durable yet."""
         self._router = router
         self._tracer = router.tracer
         self._settling = settling
-        self._topic = topic
         self._on_progress = on_progress
         self._entries: dict[int, list[_Entry]] = {}
         self._marks: dict[int, list[Waiter]] = {}
@@ -105,8 +102,9 @@ class AckBatcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _add(self, entry: _Entry) -> None:
-        partition = entry.settlement.lease.partition
-        route = self._router.map.route(self._topic)
+        lease = entry.settlement.lease
+        partition = lease.partition
+        route = self._router.map.route(lease.topic)
         is_known = route is not None and partition < len(route.leaders)
         leader = route.leaders[partition] if route is not None and is_known else 0
         self.messages += entry.settlement.message_count

@@ -56,6 +56,7 @@ class AsyncSubscription:
             options.prefetch,
             AsyncLeasedMessage,
             self._on_arrival,
+            ordered_by_key=options.ordered_by_key,
         )
         if handler is not None and core.router.tracer is not None:
             self._handler = core.router.tracer.traced_aio_handler(handler, options.group)
@@ -172,7 +173,9 @@ class AsyncSubscription:
             while (
                 message := prefetcher.pop(number) or await self._wait_for_message(number)
             ) is not None:
-                prefetcher.finish([(message, await self._handle(message))])
+                terms = await self._handle(message)
+                prefetcher.free_key(message, terms)
+                prefetcher.finish([(message, terms)])
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._options, error)  # noqa: TRY400
         finally:

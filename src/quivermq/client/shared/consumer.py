@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
-from quivermq.client.checks import check_number, checked_group, checked_name, one_of
+from quivermq.client.checks import check_number, checked_group, one_of
 from quivermq.client.connect_options import program_name
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
@@ -16,6 +16,8 @@ from quivermq.client.shared.poll import Poller, PollRequest
 from quivermq.client.shared.poll_result import Rows, messages_of_runs, table_of_runs
 from quivermq.client.shared.poll_size import PollSizes
 from quivermq.client.shared.settle import Settler, TracedSettler
+from quivermq.client.shared.several_topics import SeveralTopicsPoller
+from quivermq.client.topic_choice import TopicChoice, Topics
 from quivermq.client.transport import run
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.wire import proto
@@ -41,12 +43,13 @@ class SharedConsumer:
             if router.tracer is None
             else TracedSettler(router, self.held_leases, router.tracer)
         )
+        self._several = SeveralTopicsPoller(router, self.polling)
         self._router = router
         self._poll_sizes = PollSizes(self.held_leases, router.transport.now)
 
     def poll_request(
         self,
-        topic: str,
+        topics: Topics,
         group: str,
         max_messages: int | None,
         wait: float,
@@ -54,16 +57,20 @@ class SharedConsumer:
         ack: str,
         start: str,
         settle: Callable[[Sequence[Settlement]], Any],
+        *,
+        pattern: bool = False,
     ) -> PollRequest:
         """Check what a user asks for, and make one value of it."""
         check_number("wait", wait, least=0)
+        choice = TopicChoice.of(topics, pattern=pattern)
+        topic = str(choice)
         if max_messages is None:
             max_messages = self._poll_sizes.choose(topic, group)
         check_number("max_messages", max_messages, least=1, whole=True)
         if max_messages > MESSAGES_MAX:
             raise InvalidRequest(f"max_messages must be at most {MESSAGES_MAX:,}: {max_messages!r}")
         return PollRequest(
-            topic=checked_name("topic", topic),
+            topic=topic,
             group=checked_group(group),
             consumer=self.held_leases.consumer,
             consumer_name=program_name(),
@@ -73,6 +80,7 @@ class SharedConsumer:
             auto_ack=one_of("ack", ack, "manual", "auto") == "auto",
             start_latest=one_of("start", start, "earliest", "latest") == "latest",
             settle=settle,
+            choice=None if choice.is_one else choice,
         )
 
     async def poll(self, request: PollRequest, kind: type[M]) -> list[M]:
@@ -86,7 +94,10 @@ class SharedConsumer:
             return messages
 
     async def _poll(self, request: PollRequest, kind: type[M]) -> list[M]:
-        leased_runs = await self.polling.poll(request)
+        if request.choice is None:
+            leased_runs = await self.polling.poll(request)
+        else:
+            leased_runs = await self._several.poll(request, request.choice)
         messages = messages_of_runs(leased_runs, kind, self._router.limits)
         if messages:
             leases = [leased_run.lease for leased_run in leased_runs if leased_run.lease.token]

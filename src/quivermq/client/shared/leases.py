@@ -77,6 +77,11 @@ class SettlementTerms(NamedTuple):
         """The consumer no longer holds the messages."""
         return self.outcome != _EXTEND
 
+    @property
+    def is_failure(self) -> bool:
+        """The messages are to come again, as failed."""
+        return self.outcome == _NACK
+
     def fill(self, settlement: proto.Settlement) -> None:
         """Write the terms into a request."""
         settlement.outcome = self.outcome  # type: ignore[assignment]  # an enum is an int

@@ -16,6 +16,7 @@ from quivermq.client.retry import ATTEMPT_SECONDS_MIN, Attempts
 from quivermq.client.router import LeaderPartitions, Posted, Router
 from quivermq.client.shared.held_leases import HeldLeases, LeaseSource
 from quivermq.client.shared.leases import Lease, Settlement
+from quivermq.client.topic_choice import TopicChoice
 from quivermq.client.transport import Reply
 from quivermq.errors import ConnectionFailed, QuiverError, Timeout
 from quivermq.wire import frames_of, proto
@@ -54,6 +55,7 @@ class PollRequest(NamedTuple):
     """The parameters of a poll, checked."""
 
     topic: str
+    """Of several: all of them, as text."""
     group: str
     consumer: int
     consumer_name: str
@@ -64,6 +66,8 @@ class PollRequest(NamedTuple):
     start_latest: bool
     settle: Callable[[Sequence[Settlement]], Any]
     """Goes into every lease."""
+    choice: TopicChoice | None = None
+    """Several topics, or a pattern; None: the one topic."""
 
 
 class PollResult(NamedTuple):
@@ -93,12 +97,12 @@ class Poller:
         # Topics and groups of which all leaders were asked.
         self._begun: set[tuple[str, str]] = set() if begun is None else begun
 
-    async def poll(self, request: PollRequest) -> list[LeasedRun]:
+    async def poll(self, request: PollRequest, attempts: Attempts | None = None) -> list[LeasedRun]:
         """Lease messages as soon as there are any; none if none came for as long as it waits."""
         transport = self._router.transport
         end = transport.now() + request.wait_s
         turn = next(self._turns)
-        attempts = self._attempts(request)
+        attempts = attempts or self._attempts(request)
         while True:
             leaders = rotate_leaders(await self.by_leader(request.topic, attempts), turn)
             if (request.topic, request.group) not in self._begun:
@@ -127,7 +131,7 @@ class Poller:
         all messages from here on everywhere."""
         has_begun = True
         for led in leaders if len(leaders) > 1 else ():
-            envelope = _await_request(request, led, 0.0)
+            envelope = ready_request(request, led, 0.0)
             try:
                 await self._router.exchange(led.target.address, envelope, (), attempts)
             except QuiverError:
@@ -186,7 +190,7 @@ class Poller:
         posted: list[tuple[LeaderPartitions, Posted]] = []
         try:
             for led in leaders:
-                envelope = _await_request(request, led, wait)
+                envelope = ready_request(request, led, wait)
                 with suppress(QuiverError):  # a broker's failure shows when it is polled
                     found = await router.post(led.target.address, envelope, attempts, wait)
                     posted.append((led, found))
@@ -352,7 +356,8 @@ def _rotate(partitions: list[int], turn: int) -> list[int]:
     return partitions[first:] + partitions[:first]
 
 
-def _await_request(request: PollRequest, led: LeaderPartitions, wait: float) -> proto.Request:
+def ready_request(request: PollRequest, led: LeaderPartitions, wait: float) -> proto.Request:
+    """Asks a leader to answer when it has messages."""
     envelope = proto.Request(direct=led.target.direct)
     ask = envelope.await_ready
     ask.topic, ask.topic_id, ask.group = request.topic, led.target.topic_id, request.group

@@ -3,7 +3,7 @@ loop."""
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from itertools import count, groupby
 from operator import attrgetter, itemgetter
@@ -16,6 +16,7 @@ from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions
 from quivermq.client.shared.ack_batcher import AckBatcher
 from quivermq.client.shared.in_hand import InHandTracker, Worker
+from quivermq.client.shared.key_order import KeyOrder
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import (
     RELEASE,
@@ -27,7 +28,8 @@ from quivermq.client.shared.leases import (
 )
 from quivermq.client.shared.poll import PollRequest, rotate_leaders
 from quivermq.client.shared.poll_result import messages_of_runs
-from quivermq.errors import InvalidRequest, LeaseLost, QuiverError
+from quivermq.client.topic_choice import TopicChoice, TopicLookup, Topics
+from quivermq.errors import InvalidRequest, LeaseLost, QuiverError, TopicNotFound
 from quivermq.intervals import IntervalSet
 
 PREFETCH_MAX: Final = 100_000
@@ -37,13 +39,15 @@ CONCURRENCY_MAX: Final = 1_000
 class SubscribeOptions(NamedTuple):
     """The parameters of `subscribe`."""
 
-    topic: str
+    topics: Topics
     group: str
     prefetch: int
     visibility: float
     ack: str
     concurrency: int
     start: str
+    pattern: bool = False
+    ordered_by_key: bool = False
 
     def check(self, handler: object) -> None:
         """Raise `InvalidRequest` unless it can be done."""
@@ -55,13 +59,15 @@ class SubscribeOptions(NamedTuple):
             raise InvalidRequest(
                 f"a handler is called with a message: {handler!r} cannot be called"
             )
+        if self.ordered_by_key and handler is None:
+            raise InvalidRequest("ordered_by_key is for handlers: one loop has all in its order")
 
     def poll_request(
         self, core: Core, settle: Callable[[Sequence[Settlement]], Any]
     ) -> PollRequest:
         """The request that is polled again and again, checked."""
         return core.consuming.poll_request(
-            self.topic,
+            self.topics,
             self.group,
             self.prefetch,
             WAIT_SECONDS,
@@ -69,10 +75,11 @@ class SubscribeOptions(NamedTuple):
             self.ack,
             self.start,
             settle,
+            pattern=self.pattern,
         )
 
     def __str__(self) -> str:
-        return f"subscription of group {self.group!r} to {self.topic!r}"
+        return f"subscription of group {self.group!r} to {self.topics!r}"
 
 
 # A parked poll does not hear of partitions that its leader has come to lead: so never for long.
@@ -82,6 +89,10 @@ EXTEND_SECONDS_MIN: Final = 0.02
 
 _LEASE_OF: Final = attrgetter("lease")
 _COUNT_OF: Final = attrgetter("count")
+
+
+LeaderKey = tuple[str, int]
+"""A topic, and the broker that leads partitions of it."""
 
 
 class Prefetcher:
@@ -94,6 +105,8 @@ class Prefetcher:
         prefetch: int,
         kind: type[LeasedFields],
         on_arrival: Callable[[], None],
+        *,
+        ordered_by_key: bool = False,
     ) -> None:
         self.error: QuiverError | None = None
         """Why it ended by itself."""
@@ -118,11 +131,13 @@ class Prefetcher:
         """The same of leases that ended while their messages are in hand: unless another consumer
         has them by then, they can still be acknowledged."""
         self._until: dict[Lease, float] = {}
-        self._ack_batcher = AckBatcher(
-            core.router, core.consuming.settling, request.topic, self._wake
-        )
-        self._leaders: dict[int, LeaderPartitions] = {}
-        self._pollers: dict[int, asyncio.Task[None]] = {}
+        self._order = KeyOrder() if ordered_by_key else None
+        self._ack_batcher = AckBatcher(core.router, core.consuming.settling, self._wake)
+        self._choice = request.choice or TopicChoice((request.topic,))
+        self._lookup = TopicLookup(core.offsets.names, self._loop.time)
+        self._topics: tuple[str, ...] = ()
+        self._leaders: dict[LeaderKey, LeaderPartitions] = {}
+        self._pollers: dict[LeaderKey, asyncio.Task[None]] = {}
         self._extensions: set[asyncio.Task[None]] = set()
         self._turns = count()
         self._credit_changed = asyncio.Event()
@@ -137,7 +152,23 @@ class Prefetcher:
     def pop(self, worker: Worker | None = None) -> LeasedFields | None:
         """The next message, if there is one; it is in the hand of `worker` from then on. Any
         thread may call this."""
-        messages = self.messages
+        while (message := self._next()) is not None:
+            # A message whose lease ended while it waited here may be another consumer's by now.
+            if not message.lease.token or message.lease in self._left:
+                if worker is not None:
+                    self.in_hand.take(worker, (message,))
+                return message
+            if self._order is not None:
+                self._order.finish(message)
+        if worker is not None:
+            self.in_hand.empty(worker)
+        return None
+
+    def _next(self) -> LeasedFields | None:
+        """The first message that may be handed out."""
+        messages, order = self.messages, self._order
+        if order is not None and (ready := order.next_ready()) is not None:
+            return ready
         while messages:
             try:
                 message = messages.popleft()
@@ -145,13 +176,8 @@ class Prefetcher:
                 break
             if not messages or (self._request.auto_ack and 2 * len(messages) <= self._prefetch):
                 self._loop.call_soon_threadsafe(self._wake)
-            # A message whose lease ended while it waited here may be another consumer's by now.
-            if not message.lease.token or message.lease in self._left:
-                if worker is not None:
-                    self.in_hand.take(worker, (message,))
+            if order is None or order.admit(message):
                 return message
-        if worker is not None:
-            self.in_hand.empty(worker)
         return None
 
     def pop_all(self, first: LeasedFields, worker: Worker) -> list[LeasedFields]:
@@ -178,8 +204,34 @@ class Prefetcher:
         left = self._left.get(lease)
         return self._lost.get(lease) if left is None else left
 
-    def finish(self, done: Iterable[tuple[LeasedFields, SettlementTerms]]) -> None:
+    def free_key(self, message: LeasedFields, terms: SettlementTerms) -> None:
+        """A handler is done with a message: the next of its key may be handled, if this one did not
+        fail. Any thread may call this."""
+        if self._order is not None and not terms.is_failure:
+            self._order.finish(message)
+
+    def _hold_key(self, message: LeasedFields) -> None:
+        """It failed: its key waits until it comes again, if it does."""
+        order = self._order
+        if order is None:
+            return
+        if not message.lease.token or not self.is_unsettled(message):
+            order.finish(message)  # it is settled: it will not come
+        elif (seconds := order.fail(message)) is not None:
+            self._loop.call_later(seconds, self._give_up, order, message)
+            self._wake()
+        self._on_arrival()
+
+    def _give_up(self, order: KeyOrder, message: LeasedFields) -> None:
+        order.give_up(message)
+        self._on_arrival()
+
+    def finish(self, done: Sequence[tuple[LeasedFields, SettlementTerms]]) -> None:
         """Settle messages that handlers are done with, unless these settled them themselves."""
+        if self._order is not None:
+            for message, terms in done:
+                if terms.is_failure:
+                    self._hold_key(message)
         for terms, some in groupby(done, itemgetter(1)):
             open_ones = [message for message, _ in some if message.lease.token]
             origins = None if self.tracer is None else self.tracer.origins_of(open_ones)
@@ -241,10 +293,21 @@ class Prefetcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        waiting = [message for message in iter(self.pop, None) if message.lease.token]
+        waiting = [message for message in self._take_waiting() if message.lease.token]
         if waiting and not self._is_closed:
             self.enqueue(settlements_of(waiting, RELEASE))
         self._on_arrival()
+
+    def _take_waiting(self) -> list[LeasedFields]:
+        waiting = [] if self._order is None else self._order.take_all()
+        with suppress(IndexError):  # a thread that takes one meanwhile works on it
+            while True:
+                waiting.append(self.messages.popleft())
+        return [each for each in waiting if each.lease in self._left or not each.lease.token]
+
+    def forget_waiting(self) -> None:
+        """Have nothing to hand out, and give nothing back by itself: `close` gives all back."""
+        self._take_waiting()
 
     async def close(self) -> None:
         """Send the last settlements, give back all leases, and close the connections."""
@@ -275,27 +338,57 @@ class Prefetcher:
             while True:
                 self._refresh_soon.clear()
                 try:
-                    await self._refresh_leaders(self._attempts())
+                    await self._refresh_leaders()
                 except QuiverError as error:
                     if not error.retriable:
                         raise
                     continue  # it was tried for long, with pauses
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(REFRESH_SECONDS):
+                    async with asyncio.timeout(min(REFRESH_SECONDS, self._choice.seconds_max)):
                         await self._refresh_soon.wait()
         except QuiverError as error:
             self._end(error)
 
-    async def _refresh_leaders(self, attempts: Attempts) -> None:
-        leaders = await self._core.consuming.polling.by_leader(self._request.topic, attempts)
+    async def _refresh_leaders(self) -> None:
+        """Know which topics there are, and which brokers lead each of them."""
+        names = await self._lookup.find(self._choice)
+        found = await asyncio.gather(*map(self._leaders_of, names), return_exceptions=True)
+        failures = [each for each in found if isinstance(each, BaseException)]
+        for name, leaders in zip(names, found, strict=True):
+            if not isinstance(leaders, BaseException):
+                self._set_leaders(name, leaders)
+        for gone in set(self._topics).difference(names):
+            self._set_leaders(gone, [])
+            if self._order is not None:
+                self._order.topics.pop(gone, None)
+        self._topics = tuple(names)
+        # One that will not pass comes first.
+        for failure in sorted(failures, key=lambda each: getattr(each, "retriable", False)):
+            if not self._is_gone(failure):
+                raise failure
+
+    async def _leaders_of(self, topic: str) -> list[LeaderPartitions]:
+        attempts = self._attempts(topic)
+        if self._order is not None and topic not in self._order.topics:
+            (self._order.topics[topic],) = await self._core.admin.describe([topic])
+        return await self._core.consuming.polling.by_leader(topic, attempts)
+
+    def _set_leaders(self, topic: str, leaders: Sequence[LeaderPartitions]) -> None:
         # Partitions without a leader each have their own.
-        self._leaders = {led.leader or -1 - led.partitions[0]: led for led in leaders}
-        for key in self._leaders:
+        found = {(topic, led.leader or -1 - led.partitions[0]): led for led in leaders}
+        others = {key: led for key, led in self._leaders.items() if key[0] != topic}
+        self._leaders = others | found
+        for key in found:
             if key not in self._pollers:
                 self._pollers[key] = asyncio.create_task(self._poll_leader(key))
 
-    async def _poll_leader(self, key: int) -> None:
-        """Poll one leader for as long as it is one."""
+    def _is_gone(self, error: BaseException) -> bool:
+        """A topic was deleted that is not wanted by its name: the others stay."""
+        return isinstance(error, TopicNotFound) and self._choice.pattern is not None
+
+    async def _poll_leader(self, key: LeaderKey) -> None:
+        """Poll one leader of a topic for as long as it is one."""
+        topic = key[0]
         attempts: Attempts | None = None
         try:
             while True:
@@ -304,12 +397,16 @@ class Prefetcher:
                 if led is None:
                     return
                 try:
-                    await self._poll_once(led, free)
+                    await self._poll_once(topic, led, free)
                     attempts = None
                 except QuiverError as error:
-                    attempts = await self._recover(led, error, attempts or self._attempts())
+                    attempts = attempts or self._attempts(topic)
+                    attempts = await self._recover(topic, led, error, attempts)
         except QuiverError as error:
-            self._end(error)
+            if self._is_gone(error):
+                self._set_leaders(topic, [])
+            else:
+                self._end(error)
         except Exception as error:
             self._end(QuiverError(f"the subscription failed: {error!r}"))
             raise
@@ -317,11 +414,11 @@ class Prefetcher:
             del self._pollers[key]
             self._refresh_soon.set()
 
-    async def _poll_once(self, led: LeaderPartitions, free: int) -> None:
-        request = self._request._replace(messages_max=free)
+    async def _poll_once(self, topic: str, led: LeaderPartitions, free: int) -> None:
+        request = self._request._replace(topic=topic, messages_max=free)
         (led,) = rotate_leaders([led], next(self._turns))
         result = await self._core.consuming.polling.poll_leader(
-            request, led, WAIT_SECONDS, self._attempts()
+            request, led, WAIT_SECONDS, self._attempts(topic)
         )
         if not result.is_led:
             self._refresh_soon.set()
@@ -338,16 +435,18 @@ class Prefetcher:
             await asyncio.sleep(result.throttled_s)
 
     async def _recover(
-        self, led: LeaderPartitions, error: QuiverError, attempts: Attempts
+        self, topic: str, led: LeaderPartitions, error: QuiverError, attempts: Attempts
     ) -> Attempts:
         """Return when it is time to go on, with the patience that is left; for ever, if need be."""
         try:
-            await recover_partitions(self._core.router, self._request.topic, led, error, attempts)
-            await self._refresh_leaders(attempts)
+            await recover_partitions(self._core.router, topic, led, error, attempts)
+            leaders = await self._core.consuming.polling.by_leader(topic, attempts)
+            if topic in self._topics:
+                self._set_leaders(topic, leaders)
         except QuiverError as last:
             if not last.retriable:
                 raise
-            return self._attempts()
+            return self._attempts(topic)
         return attempts
 
     async def _credit(self) -> int:
@@ -358,12 +457,20 @@ class Prefetcher:
         return free
 
     def _free(self) -> int:
-        is_auto = self._request.auto_ack
+        order, is_auto = self._order, self._request.auto_ack
         held = len(self.messages) if is_auto else sum(map(_COUNT_OF, self._left.values()))
+        if order is not None:
+            # As many again may wait for messages that failed, and that need room to come again.
+            held += (len(order.waiting()) if is_auto else 0) - min(
+                order.behind_failed, self._prefetch
+            )
         # Messages whose settlements are not sent yet take room too.
         free = self._prefetch - held - max(0, self._ack_batcher.messages - self._prefetch)
         # As long as there is work here, not for every single message.
-        return free if free > 0 and (2 * free >= self._prefetch or not self.messages) else 0
+        if free <= 0 or (2 * free < self._prefetch and self.messages):
+            return 0
+        # Topics that have more to give must not take the room of the others.
+        return max(1, free // max(1, len(self._topics)))
 
     def _wake(self) -> None:
         self._credit_changed.set()
@@ -378,6 +485,8 @@ class Prefetcher:
             now = self._loop.time()
             worked_on = self.in_hand.leases(self.is_unsettled)
             held = {message.lease for message in self.messages.copy()} | worked_on
+            if self._order is not None:
+                held.update(message.lease for message in self._order.waiting())
             self._lost = {lease: left for lease, left in self._lost.items() if lease in worked_on}
             for lease, until in list(self._until.items()):
                 if lease in held and until - now <= self._visibility_s * 2 / 3:
@@ -401,5 +510,5 @@ class Prefetcher:
         except QuiverError:
             pass  # whether it lasted shows when its messages are settled
 
-    def _attempts(self) -> Attempts:
-        return self._core.router.attempts(f"subscribing to {self._request.topic}")
+    def _attempts(self, topic: str) -> Attempts:
+        return self._core.router.attempts(f"subscribing to {topic}")

@@ -189,7 +189,7 @@ class Subscription:
         now = time.monotonic()
         patience = now + (deadline - now) / 2
         # What was not handed out is not given back one by one: all goes back together.
-        self._prefetcher.messages.clear()
+        self._prefetcher.forget_waiting()
         await self._prefetcher.stop()
         with suppress(RuntimeError):  # no more threads can be started
             await asyncio.to_thread(self._join_workers, patience)
@@ -227,7 +227,9 @@ class Subscription:
         prefetcher = self._prefetcher
         try:
             while (message := prefetcher.pop(number) or self._wait_for_message(number)) is not None:
-                self._outbox.put(message, self._handle(message))
+                terms = self._handle(message)
+                prefetcher.free_key(message, terms)
+                self._outbox.put(message, terms)
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._options, error)  # noqa: TRY400
 
@@ -284,14 +286,21 @@ async def _start(
 
     try:
         request = options.poll_request(core, settle)
-        await core.router.route(
-            options.topic, core.router.attempts(f"subscribing to {options.topic}")
-        )
+        for name in [request.topic] if request.choice is None else request.choice.names:
+            await core.router.route(name, core.router.attempts(f"subscribing to {name}"))
     except BaseException:
         await core.transport.close()
         raise
-    prefetchers.append(Prefetcher(core, request, options.prefetch, LeasedMessage, on_arrival))
-    return prefetchers[0]
+    found = Prefetcher(
+        core,
+        request,
+        options.prefetch,
+        LeasedMessage,
+        on_arrival,
+        ordered_by_key=options.ordered_by_key,
+    )
+    prefetchers.append(found)
+    return found
 
 
 def _enqueue(prefetcher: Prefetcher, settlements: list[Settlement]) -> None:
