@@ -9,8 +9,10 @@ from quivermq.client.aio_admin_client import AsyncAdminClient
 from quivermq.client.checks import Delay, Payload
 from quivermq.client.connect_options import chosen_identity
 from quivermq.client.cursor import Place
+from quivermq.client.deserialize import Deserializer, kind_with_data
 from quivermq.client.models import (
     BatchReceipt,
+    Message,
     Receipt,
 )
 from quivermq.client.offsets import TopicOffsets
@@ -167,6 +169,7 @@ class AsyncClient(AsyncAdminClient):
         start: str = "earliest",
         *,
         pattern: bool = False,
+        deserializer: Deserializer | None = None,
     ) -> list[AsyncLeasedMessage]:
         """Lease messages for a group: no other consumer of the group gets them meanwhile.
 
@@ -183,6 +186,7 @@ class AsyncClient(AsyncAdminClient):
         acknowledged before they are delivered: at most once. The first poll creates the group,
         which begins at `start`: "earliest" or "latest". Of several topics, or of all that a
         regular expression matches as a whole, one that has messages answers; they take turns.
+        `deserializer`, "json" or a function of the value, makes `message.data`.
         """
         request = self._core.consuming.poll_request(
             topic,
@@ -195,7 +199,8 @@ class AsyncClient(AsyncAdminClient):
             self._send_settlements,
             pattern=pattern,
         )
-        return await self._core.consuming.poll(request, AsyncLeasedMessage)
+        kind = kind_with_data(AsyncLeasedMessage, deserializer)
+        return await self._core.consuming.poll(request, kind)
 
     async def poll_arrow(
         self,
@@ -268,6 +273,7 @@ class AsyncClient(AsyncAdminClient):
         *,
         pattern: bool = False,
         ordered_by_key: bool = False,
+        deserializer: Deserializer | None = None,
     ) -> AsyncSubscription:
         """Have messages of a topic pushed as they come: to an iterator, or to a handler.
 
@@ -284,7 +290,8 @@ class AsyncClient(AsyncAdminClient):
 
         `topic` may be several, or with `pattern` a regular expression that matches them as a whole,
         also topics that are created later. With `ordered_by_key`, messages of one key are handled
-        one after the other in this subscription; if one fails, the others wait for it.
+        one after the other in this subscription; if one fails, the others wait for it. A message
+        that `deserializer` cannot decode is rejected before it comes to a handler.
         """
         options = SubscribeOptions(
             topic,
@@ -296,6 +303,7 @@ class AsyncClient(AsyncAdminClient):
             start,
             pattern=pattern,
             ordered_by_key=ordered_by_key,
+            deserializer=deserializer,
         )
         return self._open_subscription(options, handler)
 
@@ -313,6 +321,7 @@ class AsyncClient(AsyncAdminClient):
         name: str = "",
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
+        deserializer: Deserializer | None = None,
     ) -> AsyncConsumer:
         """Join a sticky group: each partition belongs to one member, and is read in order.
 
@@ -327,7 +336,7 @@ class AsyncClient(AsyncAdminClient):
         """
         check_mode(mode)
         settings = ConsumerSettings(
-            topic, group, assignor, session, start, auto_commit, prefetch_bytes, name
+            topic, group, assignor, session, start, auto_commit, prefetch_bytes, name, deserializer
         )
         return self._open_consumer(settings, on_assigned, on_revoked)
 
@@ -351,6 +360,7 @@ class AsyncClient(AsyncAdminClient):
         *,
         follow: bool = False,
         follower_ok: bool = False,
+        deserializer: Deserializer | None = None,
     ) -> AsyncReader:
         """Read one partition in order, or all, one partition after the other.
 
@@ -364,12 +374,13 @@ class AsyncClient(AsyncAdminClient):
         ends where the partitions end when it begins; with `follow` it waits for more messages of
         any of the partitions, for ever. Offsets need a partition, unless the topic has only one.
         `follower_ok` lets any replica answer: it may lag behind, but shows only what is committed.
+        `deserializer`, "json" or a function of the value, makes `message.data`.
         Raises `OffsetOutOfRange` for messages that retention has deleted.
         """
         cursor = self._core.cursor_of(
             topic, partition, start=start, stop=stop, follow=follow, follower_ok=follower_ok
         )
-        return AsyncReader(self._core.router, topic, cursor)
+        return AsyncReader(self._core.router, topic, cursor, kind_with_data(Message, deserializer))
 
     def read_range(
         self,

@@ -12,8 +12,10 @@ from quivermq.client.admin_client import AdminClient
 from quivermq.client.checks import Delay, Payload
 from quivermq.client.connect_options import ConnectOptions, chosen_identity
 from quivermq.client.cursor import Place
+from quivermq.client.deserialize import Deserializer, kind_with_data
 from quivermq.client.models import (
     BatchReceipt,
+    Message,
     Receipt,
 )
 from quivermq.client.offsets import TopicOffsets
@@ -216,6 +218,7 @@ class Client(AdminClient):
         start: str = "earliest",
         *,
         pattern: bool = False,
+        deserializer: Deserializer | None = None,
     ) -> list[LeasedMessage]:
         """Lease messages for a group: no other consumer of the group gets them meanwhile.
 
@@ -232,6 +235,7 @@ class Client(AdminClient):
         acknowledged before they are delivered: at most once. The first poll creates the group,
         which begins at `start`: "earliest" or "latest". Of several topics, or of all that a
         regular expression matches as a whole, one that has messages answers; they take turns.
+        `deserializer`, "json" or a function of the value, makes `message.data`.
         """
         request = self._core.consuming.poll_request(
             topic,
@@ -244,7 +248,8 @@ class Client(AdminClient):
             self._send_settlements,
             pattern=pattern,
         )
-        return run(self._core.consuming.poll(request, LeasedMessage))
+        kind = kind_with_data(LeasedMessage, deserializer)
+        return run(self._core.consuming.poll(request, kind))
 
     def poll_arrow(
         self,
@@ -315,6 +320,7 @@ class Client(AdminClient):
         *,
         pattern: bool = False,
         ordered_by_key: bool = False,
+        deserializer: Deserializer | None = None,
     ) -> Subscription:
         """Have messages of a topic pushed as they come: to an iterator, or to a handler.
 
@@ -331,7 +337,8 @@ class Client(AdminClient):
 
         `topic` may be several, or with `pattern` a regular expression that matches them as a whole,
         also topics that are created later. With `ordered_by_key`, messages of one key are handled
-        one after the other in this subscription; if one fails, the others wait for it.
+        one after the other in this subscription; if one fails, the others wait for it. A message
+        that `deserializer` cannot decode is rejected before it comes to a handler.
         """
         options = SubscribeOptions(
             topic,
@@ -343,6 +350,7 @@ class Client(AdminClient):
             start,
             pattern=pattern,
             ordered_by_key=ordered_by_key,
+            deserializer=deserializer,
         )
         return self._open_subscription(options, handler)
 
@@ -360,6 +368,7 @@ class Client(AdminClient):
         name: str = "",
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
+        deserializer: Deserializer | None = None,
     ) -> Consumer:
         """Join a sticky group: each partition belongs to one member, and is read in order.
 
@@ -374,7 +383,7 @@ class Client(AdminClient):
         """
         check_mode(mode)
         settings = ConsumerSettings(
-            topic, group, assignor, session, start, auto_commit, prefetch_bytes, name
+            topic, group, assignor, session, start, auto_commit, prefetch_bytes, name, deserializer
         )
         return self._open_consumer(settings, on_assigned, on_revoked)
 
@@ -398,6 +407,7 @@ class Client(AdminClient):
         *,
         follow: bool = False,
         follower_ok: bool = False,
+        deserializer: Deserializer | None = None,
     ) -> Reader:
         """Read one partition in order, or all, one partition after the other.
 
@@ -411,12 +421,13 @@ class Client(AdminClient):
         ends where the partitions end when it begins; with `follow` it waits for more messages of
         any of the partitions, for ever. Offsets need a partition, unless the topic has only one.
         `follower_ok` lets any replica answer: it may lag behind, but shows only what is committed.
+        `deserializer`, "json" or a function of the value, makes `message.data`.
         Raises `OffsetOutOfRange` for messages that retention has deleted.
         """
         cursor = self._core.cursor_of(
             topic, partition, start=start, stop=stop, follow=follow, follower_ok=follower_ok
         )
-        return Reader(self._core.router, topic, cursor)
+        return Reader(self._core.router, topic, cursor, kind_with_data(Message, deserializer))
 
     def read_range(
         self,

@@ -34,7 +34,13 @@ def __getattr__(name: str) -> Any:
 
 
 def messages_of(
-    frame: Frame, topic: str, partition: int, start: int, stop: int | None, limits: Limits
+    frame: Frame,
+    topic: str,
+    partition: int,
+    start: int,
+    stop: int | None,
+    limits: Limits,
+    kind: type[Message] = Message,
 ) -> list[Message]:
     """The frame's messages with offsets in [start, stop)."""
     first, end = rows_within(frame, start, stop)
@@ -54,7 +60,7 @@ def messages_of(
         strict=False,
     )
     # `tuple.__new__` skips the Python-level constructor: half the time of a whole read.
-    return list(map(tuple.__new__, repeat(Message), columns))
+    return list(map(tuple.__new__, repeat(kind), columns))
 
 
 def record_batch_of(frame: Frame, start: int, stop: int | None, limits: Limits) -> Any:

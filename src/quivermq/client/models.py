@@ -409,6 +409,12 @@ class Message(NamedTuple):
     priority: int
 
     @property
+    def data(self) -> Any:
+        """The value as `deserializer` decodes it; without one, the value. Raises what that
+        raises."""
+        return self.value
+
+    @property
     def time(self) -> datetime:
         """`timestamp` as a datetime in UTC."""
         return datetime.fromtimestamp(self.timestamp / 1000, UTC)

@@ -58,10 +58,16 @@ class Reader:
     its end.
     """
 
-    def __init__(self, router: Router, topic: str, cursor: Cursor | TopicCursor) -> None:
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        cursor: Cursor | TopicCursor,
+        kind: type[Message] = Message,
+    ) -> None:
         self._router = router
         self._cursor = cursor
-        self._messages = _messages(router, topic, cursor)
+        self._messages = _messages(router, topic, cursor, kind)
 
     def __iter__(self) -> Iterator[Message]:
         return self._messages
@@ -118,10 +124,16 @@ class AsyncReader:
     ...     print(message.offset, message.value)
     """
 
-    def __init__(self, router: Router, topic: str, cursor: Cursor | TopicCursor) -> None:
+    def __init__(
+        self,
+        router: Router,
+        topic: str,
+        cursor: Cursor | TopicCursor,
+        kind: type[Message] = Message,
+    ) -> None:
         self._router = router
         self._cursor = cursor
-        self._messages = _async_messages(router, topic, cursor)
+        self._messages = _async_messages(router, topic, cursor, kind)
 
     def __aiter__(self) -> AsyncIterator[Message]:
         return self._messages
@@ -173,25 +185,27 @@ class AsyncReader:
 # collector only, and its connection with it.
 
 
-def _messages(router: Router, topic: str, cursor: Cursor | TopicCursor) -> Iterator[Message]:
+def _messages(
+    router: Router, topic: str, cursor: Cursor | TopicCursor, kind: type[Message]
+) -> Iterator[Message]:
     try:
         while (span := run(cursor.next_span())) is not None:
             for frame in span.frames:
                 yield from messages_of(
-                    frame, topic, span.partition, span.start, span.stop, router.limits
+                    frame, topic, span.partition, span.start, span.stop, router.limits, kind
                 )
     finally:
         cursor.close()
 
 
 async def _async_messages(
-    router: Router, topic: str, cursor: Cursor | TopicCursor
+    router: Router, topic: str, cursor: Cursor | TopicCursor, kind: type[Message]
 ) -> AsyncIterator[Message]:
     try:
         while (span := await cursor.next_span()) is not None:
             for frame in span.frames:
                 for message in messages_of(
-                    frame, topic, span.partition, span.start, span.stop, router.limits
+                    frame, topic, span.partition, span.start, span.stop, router.limits, kind
                 ):
                     yield message
     finally:

@@ -12,6 +12,7 @@ from typing import Any, Self, cast
 
 from quivermq.client.checks import Delay
 from quivermq.client.core import Core
+from quivermq.client.deserialize import find_fault, kind_with_data
 from quivermq.client.shared.in_hand import Worker
 from quivermq.client.shared.leased_message import AsyncLeasedMessage, LeasedFields
 from quivermq.client.shared.leases import (
@@ -54,7 +55,7 @@ class AsyncSubscription:
             core,
             options.poll_request(core, self._settle),
             options.prefetch,
-            AsyncLeasedMessage,
+            kind_with_data(AsyncLeasedMessage, options.deserializer),
             self._on_arrival,
             ordered_by_key=options.ordered_by_key,
         )
@@ -184,6 +185,9 @@ class AsyncSubscription:
     async def _handle(self, message: LeasedFields) -> SettlementTerms:
         if self._handler is None:
             return ACK
+        if self._options.deserializer is not None and (fault := find_fault(message)):
+            logger.error("the %s rejects %r: it %s", self._options, message, fault)
+            return reject_terms(fault)
         try:
             found = self._handler(cast("AsyncLeasedMessage", message))
             if inspect.isawaitable(found):

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from quivermq.client.checks import Delay
 from quivermq.client.models import short
@@ -36,6 +36,12 @@ class LeasedFields(NamedTuple):
     """From 1; more than 1 if it failed before."""
     lease: Lease
     """Shared with the others that the same poll brought from the same partition."""
+
+    @property
+    def data(self) -> Any:
+        """The value as `deserializer` decodes it; without one, the value. Raises what that
+        raises."""
+        return self.value
 
     @property
     def time(self) -> datetime:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from quivermq.client.ask_leaders import recover_partitions
 from quivermq.client.checks import check_number
 from quivermq.client.core import Core
+from quivermq.client.deserialize import Deserializer, kind_with_data
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions
 from quivermq.client.shared.ack_batcher import AckBatcher
@@ -48,6 +49,7 @@ class SubscribeOptions(NamedTuple):
     start: str
     pattern: bool = False
     ordered_by_key: bool = False
+    deserializer: Deserializer | None = None
 
     def check(self, handler: object) -> None:
         """Raise `InvalidRequest` unless it can be done."""
@@ -59,6 +61,7 @@ class SubscribeOptions(NamedTuple):
             raise InvalidRequest(
                 f"a handler is called with a message: {handler!r} cannot be called"
             )
+        kind_with_data(LeasedFields, self.deserializer)
         if self.ordered_by_key and handler is None:
             raise InvalidRequest("ordered_by_key is for handlers: one loop has all in its order")
 

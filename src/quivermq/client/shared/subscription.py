@@ -18,6 +18,7 @@ from quivermq.client import fork_safety
 from quivermq.client.background_loop import BackgroundLoop
 from quivermq.client.checks import Delay
 from quivermq.client.core import Core
+from quivermq.client.deserialize import find_fault, kind_with_data
 from quivermq.client.shared.in_hand import Worker
 from quivermq.client.shared.leased_message import LeasedFields, LeasedMessage
 from quivermq.client.shared.leases import (
@@ -236,6 +237,9 @@ class Subscription:
     def _handle(self, message: LeasedFields) -> SettlementTerms:
         if self._handler is None:
             return ACK
+        if self._options.deserializer is not None and (fault := find_fault(message)):
+            logger.error("the %s rejects %r: it %s", self._options, message, fault)
+            return reject_terms(fault)
         try:
             self._handler(cast("LeasedMessage", message))
         except BaseException as error:
@@ -295,7 +299,7 @@ async def _start(
         core,
         request,
         options.prefetch,
-        LeasedMessage,
+        kind_with_data(LeasedMessage, options.deserializer),
         on_arrival,
         ordered_by_key=options.ordered_by_key,
     )

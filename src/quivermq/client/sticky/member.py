@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 from quivermq.client.checks import check_number, checked_group, checked_name, one_of
 from quivermq.client.core import Core
+from quivermq.client.deserialize import Deserializer, kind_with_data
+from quivermq.client.models import Message
 from quivermq.client.sticky.delivery_buffer import DeliveryBuffer
 from quivermq.client.sticky.heartbeat import Heartbeat
 from quivermq.client.sticky.owned_partition import FETCHES_AT_ONCE, OwnedPartition, Ownership, Start
@@ -48,6 +50,7 @@ class ConsumerSettings(NamedTuple):
     auto_commit: bool = True
     prefetch_bytes: int = 8 << 20
     name: str = ""
+    deserializer: Deserializer | None = None
 
     def check(self) -> None:
         """Raise `InvalidRequest` unless it can be done."""
@@ -62,6 +65,7 @@ class ConsumerSettings(NamedTuple):
             checked_name("member", self.name)
         one_of("start", self.start, "earliest", "latest")
         one_of("auto_commit", self.auto_commit, True, False)
+        kind_with_data(Message, self.deserializer)
 
 
 class StickyMember:
@@ -74,6 +78,7 @@ class StickyMember:
         """The partitions that it may read; replaced in one step."""
         self.tracer = core.router.tracer
         self.topic_and_group = settings.topic, settings.group
+        self._kind = kind_with_data(Message, settings.deserializer)
         self._core = core
         self._settings = settings
         self._on_assigned, self._on_revoked = on_assigned, on_revoked
@@ -274,6 +279,7 @@ class StickyMember:
             self._bytes_per_partition(),
             self._fetches,
             self._arrived.set,
+            self._kind,
         )
         self._owned_partitions[partition] = owned_partition
         task = self._loop.create_task(owned_partition.run())

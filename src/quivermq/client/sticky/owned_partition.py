@@ -49,6 +49,7 @@ class OwnedPartition:
         bytes_max: int,
         fetches: asyncio.Semaphore,
         on_messages: Callable[[], None],
+        kind: type[Message] = Message,
     ) -> None:
         self.owned = owned
         self.partition, self.epoch = owned.partition, owned.epoch
@@ -68,6 +69,7 @@ class OwnedPartition:
         self._start = start
         self._fetches = fetches
         self._on_messages = on_messages
+        self._kind = kind
         self._topic_id = b""
         self._frames: deque[Frame] = deque()
         self._bytes = 0
@@ -111,7 +113,13 @@ class OwnedPartition:
             frame = self._frames.popleft()
             self._bytes -= len(frame)
             self._decoded += messages_of(
-                frame, self.owned.topic, self.partition, self._next, None, self._router.limits
+                frame,
+                self.owned.topic,
+                self.partition,
+                self._next,
+                None,
+                self._router.limits,
+                self._kind,
             )
             self._next = max(self._next, frame.header.next_offset)
             self._room.set()
