@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -12,6 +12,7 @@ from quivermq.client import fork_safety
 from quivermq.client.background_loop import BackgroundLoop
 from quivermq.client.checks import check_number
 from quivermq.client.core import Core
+from quivermq.client.cursor import Place, parse_place
 from quivermq.client.models import Message
 from quivermq.client.sticky.member import READY_MAX, ConsumerSettings, Notify, StickyMember
 from quivermq.errors import InvalidRequest
@@ -107,6 +108,36 @@ class Consumer:
         """
         self._check_open()
         self._background.call(self._member.commit())
+
+    @property
+    def paused(self) -> list[int]:
+        """The partitions that are paused."""
+        return self._member.paused
+
+    def pause(self, partitions: Iterable[int] | None = None) -> None:
+        """Give out nothing of these partitions, or of all that it has, until they are resumed.
+
+        It stays a member, and owns them: heartbeats go on. A partition that goes to another member
+        and comes back is not paused any more.
+        """
+        self._check_open()
+        self._background.call(self._member.pause(partitions))
+
+    def resume(self, partitions: Iterable[int] | None = None) -> None:
+        """Go on with these partitions, or with all, where they paused."""
+        self._check_open()
+        self._background.call(self._member.resume(partitions))
+
+    def seek(self, partition: int, to: Place) -> int:
+        """Go on from another place in one of its partitions; returns the offset.
+
+        `to` is an offset, "earliest", "latest", a datetime, its ISO 8601 text, or "@" and
+        milliseconds since 1970. The place is committed, so it holds for whichever member gets the
+        partition next. Messages of it that were given out before do not count any more. Raises
+        `Fenced` if the partition went to another member, `OffsetOutOfRange` beyond the end.
+        """
+        self._check_open()
+        return self._background.call(self._member.seek(partition, parse_place("to", to)))
 
     def close(self) -> None:
         """Commit what was given out, if `auto_commit`, and leave the group at once."""
@@ -227,6 +258,36 @@ class AsyncConsumer:
         """Commit everything that was given out; see `quivermq.client.Consumer.commit`."""
         await self._ensure_joined()
         await self._member.commit()
+
+    @property
+    def paused(self) -> list[int]:
+        """The partitions that are paused."""
+        return self._member.paused
+
+    async def pause(self, partitions: Iterable[int] | None = None) -> None:
+        """Give out nothing of these partitions, or of all that it has, until they are resumed.
+
+        It stays a member, and owns them: heartbeats go on. A partition that goes to another member
+        and comes back is not paused any more.
+        """
+        await self._ensure_joined()
+        await self._member.pause(partitions)
+
+    async def resume(self, partitions: Iterable[int] | None = None) -> None:
+        """Go on with these partitions, or with all, where they paused."""
+        await self._ensure_joined()
+        await self._member.resume(partitions)
+
+    async def seek(self, partition: int, to: Place) -> int:
+        """Go on from another place in one of its partitions; returns the offset.
+
+        `to` is an offset, "earliest", "latest", a datetime, its ISO 8601 text, or "@" and
+        milliseconds since 1970. The place is committed, so it holds for whichever member gets the
+        partition next. Messages of it that were given out before do not count any more. Raises
+        `Fenced` if the partition went to another member, `OffsetOutOfRange` beyond the end.
+        """
+        await self._ensure_joined()
+        return await self._member.seek(partition, parse_place("to", to))
 
     async def close(self) -> None:
         """Commit what was given out, if `auto_commit`, and leave the group at once."""

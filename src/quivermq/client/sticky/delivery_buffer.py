@@ -65,6 +65,23 @@ class DeliveryBuffer:
             if owned_partition not in self._working:
                 self._call_soon(owned_partition.freed.set)
 
+    def recall(self, owned_partition: OwnedPartition) -> list[Message]:
+        """Take back what of it lies ready."""
+        with self._lock:
+            taken = [message for owner, message in self._ready if owner is owned_partition]
+            if taken:
+                others = (each for each in self._ready if each[0] is not owned_partition)
+                self._ready = deque(others)
+            return taken
+
+    def rewind(self, owned_partition: OwnedPartition, offset: int) -> None:
+        """It goes on elsewhere: what the user was given of it before does not count any more."""
+        with self._lock:
+            self._working.pop(owned_partition, None)
+            owned_partition.yielded = owned_partition.past = offset
+            if owned_partition.is_withdrawn:
+                self._call_soon(owned_partition.freed.set)
+
     def _finish(self) -> None:
         for owned_partition in self._working:
             owned_partition.past = owned_partition.yielded

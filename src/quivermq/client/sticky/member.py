@@ -12,6 +12,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 from quivermq.client.checks import check_number, checked_group, checked_name, one_of
@@ -21,7 +22,7 @@ from quivermq.client.models import Message
 from quivermq.client.sticky.delivery_buffer import DeliveryBuffer
 from quivermq.client.sticky.heartbeat import Heartbeat
 from quivermq.client.sticky.owned_partition import FETCHES_AT_ONCE, OwnedPartition, Ownership, Start
-from quivermq.errors import Fenced, InvalidRequest, QuiverError, TopicNotFound
+from quivermq.errors import Fenced, InvalidRequest, QuiverError, Timeout, TopicNotFound
 from quivermq.wire import proto
 
 AUTO_COMMIT_SECONDS: Final = 1.0
@@ -147,7 +148,7 @@ class StickyMember:
         owned_partitions = [
             owned_partition
             for owned_partition in self._owned_partitions.values()
-            if owned_partition.has_messages and not owned_partition.is_withdrawn
+            if owned_partition.has_messages and owned_partition.is_open
         ]
         if not owned_partitions:
             return False
@@ -161,6 +162,67 @@ class StickyMember:
     @property
     def is_closed(self) -> bool:
         return self._is_closed
+
+    @property
+    def paused(self) -> list[int]:
+        """The partitions that give out nothing until they are resumed."""
+        owned = self._owned_partitions
+        return [number for number in self.assignment if owned[number].is_paused]
+
+    async def pause(self, partitions: Iterable[int] | None) -> None:
+        """Give out nothing of these, or of all that it has."""
+        for owned_partition in self._chosen(partitions):
+            owned_partition.is_paused = True
+            owned_partition.put_back(self.buffer.recall(owned_partition))
+
+    async def resume(self, partitions: Iterable[int] | None) -> None:
+        """Go on where they paused."""
+        for owned_partition in self._chosen(partitions):
+            owned_partition.is_paused = False
+        self._arrived.set()
+
+    async def seek(self, partition: int, place: int | str) -> int:
+        """Go on from another place in a partition; returns its offset."""
+        (owned_partition,) = self._chosen([partition])
+        owned_partition.holds += 1
+        try:
+            async with asyncio.timeout(self._core.router.timeout), owned_partition.seeking:
+                await owned_partition.claimed.wait()
+                return await self._seek(owned_partition, place)
+        except TimeoutError:
+            raise Timeout(f"partition {partition} could not be sought in time") from None
+        except Fenced:
+            self._lose(owned_partition)
+            self._heartbeat.send_now()
+            raise
+        finally:
+            owned_partition.holds -= 1
+            self._arrived.set()
+
+    async def _seek(self, owned_partition: OwnedPartition, place: int | str) -> int:
+        owned_partition.put_back(self.buffer.recall(owned_partition))
+        task = self._tasks.get(owned_partition)
+        if task is None:
+            raise Fenced(f"partition {owned_partition.partition} is not this consumer's any more")
+        # It may be waiting for messages at the place that it is to leave.
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        try:
+            return await owned_partition.seek(place, partial(self.buffer.rewind, owned_partition))
+        finally:
+            is_owned = self._owned_partitions.get(owned_partition.partition) is owned_partition
+            if is_owned and not owned_partition.is_withdrawn and not self._is_closed:
+                self._run(owned_partition)
+
+    def _chosen(self, partitions: Iterable[int] | None) -> list[OwnedPartition]:
+        numbers = self.assignment if partitions is None else list(partitions)
+        for number in numbers:
+            if number not in self.assignment:
+                raise InvalidRequest(
+                    f"partition {number!r} of {self._settings.topic} is not this consumer's: it "
+                    f"has {list(self.assignment)}"
+                )
+        return [self._owned_partitions[number] for number in numbers]
 
     async def commit(self) -> None:
         """Commit everything that the user was given; raises `Fenced` if some of it was lost."""
@@ -266,8 +328,19 @@ class StickyMember:
             self._begin(number, assigned[number])
         if begun:
             self._update_assignment()
-            self._start_background(self._notify(self._on_assigned, begun))
+            taken = [self._owned_partitions[number] for number in begun]
+            self._start_background(self._tell_assigned(taken))
         self._arrived.set()
+
+    async def _tell_assigned(self, taken: list[OwnedPartition]) -> None:
+        """Nothing of a partition is given out before the user's callback has returned, which may
+        seek."""
+        try:
+            await self._notify(self._on_assigned, [each.partition for each in taken])
+        finally:
+            for owned_partition in taken:
+                owned_partition.holds -= 1
+            self._arrived.set()
 
     def _begin(self, partition: int, epoch: int) -> None:
         settings = self._settings
@@ -281,7 +354,11 @@ class StickyMember:
             self._arrived.set,
             self._kind,
         )
+        owned_partition.holds += 1
         self._owned_partitions[partition] = owned_partition
+        self._run(owned_partition)
+
+    def _run(self, owned_partition: OwnedPartition) -> None:
         task = self._loop.create_task(owned_partition.run())
         self._tasks[owned_partition] = task
         task.add_done_callback(lambda _: self._on_end(owned_partition))
@@ -402,7 +479,7 @@ class StickyMember:
 
     async def _commit_one(self, owned_partition: OwnedPartition) -> None:
         async with self._commits:
-            await owned_partition.commit(owned_partition.past)
+            await owned_partition.commit_past()
 
     def _start_background(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

@@ -5,7 +5,7 @@ Lives on an event loop. Where the user stands in it is kept by the `DeliveryBuff
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from quivermq.batches import Frame, FrameKind
@@ -63,6 +63,13 @@ class OwnedPartition:
         """Behind the last message that the user is done with."""
         self.is_withdrawn = False
         """Nothing more of it is given to the user."""
+        self.is_paused = False
+        """The user wants nothing of it for a while."""
+        self.holds = 0
+        """How many want nothing given out until they are done: a callback, or a seek."""
+        self.seeking = asyncio.Lock()
+        self.claimed = asyncio.Event()
+        """Where the group stands is known."""
         self.freed = asyncio.Event()
         """The user is done with all that it was given, after it was withdrawn."""
         self._router = router
@@ -76,36 +83,43 @@ class OwnedPartition:
         self._decoded: deque[Message] = deque()
         self._next = 0
         """The first offset that is not decoded yet."""
+        self._fetch_at = 0
+        """The first offset that is not fetched yet."""
         self._room = asyncio.Event()
         self._committing = asyncio.Lock()
         self._moved = asyncio.Event()
 
     async def run(self) -> None:
-        """Claim it and read ahead, for as long as it is owned; raises what will not pass."""
-        while True:
+        """Claim it and read ahead, for as long as it is owned; raises what will not pass. Once it
+        was cancelled, it can be run again."""
+        while self.committed < 0:
             try:
                 await self._claim()
-                break
             except QuiverError as error:
                 await _pause(error)
-        offset = self._next
         while True:
             self._room.clear()
             while self._bytes >= self.bytes_max:
                 await self._room.wait()
                 self._room.clear()
             try:
-                offset = await self._fetch(offset)
+                self._fetch_at = await self._fetch(self._fetch_at)
             except OffsetOutOfRange as error:
                 # Retention was faster. What it deleted is counted where the group lives.
-                offset = error.earliest if offset < error.earliest else error.end
-                self._next = max(self._next, offset)
+                is_behind = self._fetch_at < error.earliest
+                self._fetch_at = error.earliest if is_behind else error.end
+                self._next = max(self._next, self._fetch_at)
             except QuiverError as error:
                 await _pause(error)
 
     @property
     def has_messages(self) -> bool:
         return bool(self._decoded or self._frames)
+
+    @property
+    def is_open(self) -> bool:
+        """Its messages may be given out."""
+        return not (self.is_withdrawn or self.is_paused or self.holds)
 
     def take(self, most: int) -> list[Message]:
         """The next messages, at most so many."""
@@ -125,18 +139,38 @@ class OwnedPartition:
             self._room.set()
         return [self._decoded.popleft() for _ in range(min(most, len(self._decoded)))]
 
-    async def commit(self, offset: int) -> None:
-        """Remember that the group is done below `offset`; raises `Fenced`."""
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """These were taken, and not given out."""
+        self._decoded.extendleft(reversed(messages))
+
+    async def commit_past(self) -> None:
+        """Remember that the group is done with what the user is past; raises `Fenced`."""
         async with self._committing:
-            if offset <= self.committed:
-                return
-            request = proto.Request()
-            body = request.commit_offset
-            body.topic, body.group, body.partition, body.epoch = self._named
-            body.offset = offset
-            await self._ask(request, body, "committing")
-            self.committed = offset
-            self._moved.set()
+            # Not before: it may go back while this waits.
+            if self.past > self.committed:
+                await self._commit(self.past)
+
+    async def seek(self, place: int | str, rewind: Callable[[int], None]) -> int:
+        """Go on from another place, for whichever member owns it; returns its offset. `rewind` is
+        called with it once it is committed. Nothing may be given out, nor fetched, meanwhile."""
+        offset = place if isinstance(place, int) else await self._find_offset(place)
+        async with self._committing:
+            await self._commit(offset)
+            rewind(offset)
+            self._frames.clear()
+            self._decoded.clear()
+            self._bytes = 0
+            self._next = self._fetch_at = offset
+        return offset
+
+    async def _commit(self, offset: int) -> None:
+        request = proto.Request()
+        body = request.commit_offset
+        body.topic, body.group, body.partition, body.epoch = self._named
+        body.offset = offset
+        await self._ask(request, body, "committing")
+        self.committed = offset
+        self._moved.set()
 
     async def await_committed(self, offset: int) -> None:
         """Wait until so much is committed."""
@@ -149,20 +183,24 @@ class OwnedPartition:
         body = request.claim
         body.topic, body.group, body.partition, body.epoch = self._named
         claimed = (await self._ask(request, body, "claiming")).response.claimed
-        offset = claimed.offset if claimed.has_committed else await self._start_offset()
+        offset = claimed.offset if claimed.has_committed else await self._find_offset(self._start)
         if not claimed.has_committed and self._start == "latest":
             # A member that takes over before the first commit must not start at a later "latest".
-            await self.commit(offset)
-        self.committed = self._next = self.yielded = self.past = offset
+            await self._commit(offset)
+        self.committed = self._next = self._fetch_at = self.yielded = self.past = offset
+        self.claimed.set()
 
-    async def _start_offset(self) -> int:
+    async def _find_offset(self, place: str) -> int:
+        """The offset of a place; a time stands there as text with "@" in front."""
         request = proto.Request()
         find = request.find_offset
         find.topic, find.partition = self.owned.topic, self.partition
-        if self._start == "latest":
+        if place == "latest":
             find.latest = True
-        else:
+        elif place == "earliest":
             find.earliest = True
+        else:
+            find.timestamp_ms = int(place[1:])
         return (await self._ask(request, find, "looking into")).response.offset_found.offset
 
     async def _fetch(self, offset: int) -> int:
