@@ -33,7 +33,7 @@ SHOWN = {
     ],
     "retry_and_dead_letter.py": [
         "delivery 3 of b'no pears'",
-        "dead letter b'no pears': failed 3 times, group billing",
+        "dead letter b'no pears': failed 3 times; the last time: ValueError: ",
         "billed b'no pears' at last",
         "dead letters left: 0",
     ],

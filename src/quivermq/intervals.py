@@ -189,6 +189,13 @@ def overlap(some: Sequence[Interval], others: Sequence[Interval]) -> list[Interv
     ]
 
 
+def split_intervals(intervals: Iterable[Interval], most: int) -> Iterator[list[Interval]]:
+    """Portions of one interval each, with so many offsets at most."""
+    for start, end in intervals:
+        for low in range(start, end, most):
+            yield [(low, min(end, low + most))]
+
+
 def intervals_of(offsets: list[int]) -> list[Interval]:
     """Offsets, of which there must be one, as intervals in order."""
     first, count = offsets[0], len(offsets)

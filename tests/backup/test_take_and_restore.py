@@ -384,6 +384,45 @@ def test_a_dead_letter_that_was_moved_while_the_backup_ran_is_there_once(
     ]
 
 
+def test_a_letter_that_goes_back_to_its_group_while_the_backup_runs_is_not_lost(
+    source: quivermq.Client, empty: quivermq.Client, to_empty: BackupAccess, folder: Path
+) -> None:
+    source.create_topic("orders")
+    source.produce("orders", b"bad")
+    (bad,) = source.poll("orders", "work", wait=PATIENCE_S)
+    bad.reject("it is bad")
+    until(lambda: source.dead_letters("orders"))
+
+    class Slow(BackupAccess):
+        """Between the groups of two topics, brokers go on."""
+
+        read = 0
+
+        def export_groups(self, topic: str, *more: Any) -> Any:
+            Slow.read += topic.startswith("orders")
+            if Slow.read == 2:
+                assert source.redrive("orders") == 1
+            return super().export_groups(topic, *more)
+
+    take_backup(Slow(source), folder)
+    assert Slow.read == 2
+    restore_backup(to_empty, folder)
+    assert [m.value for m in empty.poll("orders", "work", wait=PATIENCE_S)] == [b"bad"]
+
+
+def test_topics_come_behind_their_dead_letter_topics() -> None:
+    topics: dict[str, dict[str, Any]] = {
+        "a": {},
+        "a.dlq": {},
+        "b": {"settings": {"dead_letter": "c"}},
+        "a.dlq.dlq": {},
+        "c": {"settings": {"dead_letter": "b"}},
+    }
+    assert [name for name, _ in taking.letters_first(topics)] == [
+        "a.dlq.dlq", "a.dlq", "a", "c", "b",
+    ]  # fmt: skip
+
+
 def test_producers_are_remembered_and_their_ids_are_given_to_nobody_else(
     source: quivermq.Client, from_source: BackupAccess, empty: quivermq.Client,
     to_empty: BackupAccess, folder: Path,

@@ -160,7 +160,7 @@ def test_dead_letters_are_listed_shown_put_back_and_dropped(
     unclear = quiver("dlq", "redrive", topic, "--servers", servers)
     assert "--all" in error_line(unclear, 2)
     back = quiver("dlq", "redrive", topic, "--offset", "1/0", "--servers", servers)
-    assert back.stdout == f"1 dead letter put back into {topic}\n"
+    assert back.stdout == f"1 dead letter of {topic} given back to the group that failed\n"
     waited = quiver(
         "consume", topic, "--group", "g", "--follow", "--max", "1", "--servers", servers
     )
@@ -172,8 +172,32 @@ def test_dead_letters_are_listed_shown_put_back_and_dropped(
     gone = quiver("dlq", "purge", topic, "--all", "--yes", "--servers", servers)
     assert gone.stdout == f"3 dead letters of {topic} dropped\n"
     assert quiver_json("dlq", "list", topic, "--servers", servers) == []
-    none = quiver("dlq", "redrive", topic, "--all", "--servers", servers)
-    assert none.stdout == f"0 dead letters put back into {topic}\n"
+    none = quiver("dlq", "redrive", topic, "--all", "--to", "all", "--servers", servers)
+    assert none.stdout == f"0 dead letters put back into {topic}, for every group\n"
+
+
+def test_dead_letters_are_found_over_the_cluster_and_by_what_they_tell(
+    servers: str, topic: str, client: quivermq.Client
+) -> None:
+    with client:
+        bury(client, topic)
+
+    def listed(*options: str) -> list[str]:
+        found = quiver_json("dlq", "list", *options, "--max", "1000", "--servers", servers)
+        return [letter["value"] for letter in found if letter["topic"] == topic]
+
+    assert sorted(listed()) == ["a", "b", "c", "d"]
+    everywhere = quiver("dlq", "list", "--max", "1000", "--servers", servers)
+    assert f"{topic} 1/0" in everywhere.stdout
+    assert listed("--reason", "stock", "--key", "k") == ["d"]
+    assert listed(topic, "--since", "1h", "--group", "g") == listed(topic)
+    assert listed("--older-than", "1h") == listed("--since", "2999-01-01") == []
+    soon = quiver("dlq", "list", "--since", "soon", "--servers", servers)
+    assert "is no time" in error_line(soon, 2)
+    redrive = ["dlq", "redrive", topic, "--key", "k", "--rate", "100", "--servers", servers]
+    assert quiver_json(*redrive) == {"topic": topic, "to": "group", "redriven": 1, "stayed": 0}
+    purge = ["dlq", "purge", topic, "--reason", "stock", "--yes", "--servers", servers]
+    assert quiver_json(*purge) == {"topic": topic, "purged": 3}
 
 
 def test_delayed_messages_are_listed_and_cancelled(servers: str, topic: str) -> None:

@@ -130,7 +130,7 @@ def test_redriven_messages_come_back_once_though_the_leader_dies(
             lambda: len(read_dead_letters(client, topic, GROUP)) == 100, "they are not dead letters"
         )
         leader = cluster.nodes[cluster.leader(f"{topic}.dlq")]
-        assert client.redrive(topic) == 100
+        assert client.redrive(topic, to="all") == 100
         leader.kill()
         cluster.wait_until(
             lambda: (client.topic(topic).partitions[0].end_offset or 0) >= 200,
@@ -143,3 +143,41 @@ def test_redriven_messages_come_back_once_though_the_leader_dies(
         client.ack(again)
         assert not client.dead_letters(topic)
         assert not client.poll(topic, group=GROUP, wait=0.5)
+
+
+def test_letters_go_back_to_their_group_once_though_leaders_die(
+    cluster: Cluster, topic: str
+) -> None:
+    with cluster.connect() as client:
+        client.create_topic(topic)
+        for number in range(10):
+            client.produce_many(topic, [b"job %d %d" % (number, n) for n in range(10)])
+        client.ack(client.poll(topic, group="others", max_messages=100, wait=10.0))
+        first = client.poll(topic, group=GROUP, max_messages=100, wait=10.0)
+        assert len(first) == 100
+        client.reject(first, "try later")
+        cluster.wait_until(
+            lambda: len(read_dead_letters(client, topic, GROUP)) == 100, "they are not dead letters"
+        )
+        done: set[int] = set()
+        for where in (topic, f"{topic}.dlq"):
+            leader = cluster.nodes[cluster.leader(where)]
+            # Half of them each time, one by one: some are under way when the leader dies.
+            letters = client.dead_letters(topic)[: 50 if where == topic else 100]
+            for letter in letters:
+                if letter is letters[len(letters) // 2]:
+                    leader.kill()
+                client.redrive(topic, [letter])
+            deadline = time.monotonic() + 60
+            while len(done) < (50 if where == topic else 100):
+                assert time.monotonic() < deadline, f"only {len(done)} came back"
+                again = client.poll(topic, group=GROUP, max_messages=100, wait=1.0)
+                came = {message.offset for message in again}
+                assert not came & done, "what was acknowledged comes again"
+                client.ack(again)
+                done |= came
+            leader.start()
+        cluster.wait_until(lambda: not client.dead_letters(topic), "some are still listed")
+        assert not client.poll(topic, group=GROUP, wait=0.5)
+        assert not client.poll(topic, group="others", wait=0.0)
+        assert client.topic(topic).partitions[0].end_offset == 100

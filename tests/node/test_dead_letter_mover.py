@@ -2,17 +2,22 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quivermq.batches import Frame, Message, Offset, Origin, encode_batch
+from quivermq.errors import Timeout
 from quivermq.log import STORED_LIMITS
 from quivermq.node.delivery.dead_letter_batches import (
     BatchSource,
     DeadLetterBatches,
     producer_of,
 )
-from quivermq.queue import WINDOW_BATCHES, DyingMessages
+from quivermq.node.handlers import dead_letters as handlers
+from quivermq.node.handlers import fetch
+from quivermq.queue import REDRIVE_GROUP, TO_GROUP, WINDOW_BATCHES, DyingMessages
+from quivermq.queue.dead_letters import DeadLetterRecords
 from quivermq.wire import proto
 from tests.node.cluster_stage import cluster
 from tests.node.consumer_stage import GROUP, Consumer, led, move_leader, refusal, values
@@ -380,4 +385,124 @@ async def test_what_dies_as_the_carrier_leaves_is_carried_too(tmp_path: Path) ->
         assert [letter.value for letter in await dead_letters(consumer, 1)] == [b"a"]
         await consumer.ack([second])
         await until(lambda: not carries(consumer))
+        await consumer.close()
+
+
+async def bury_some(consumer: Consumer, *messages: bytes) -> None:
+    """Dead letters of these messages, which are moved."""
+    await consumer.store(*messages)
+    await consumer.reject(await consumer.poll(), "bad")
+    await dead_letters(consumer, len(messages))
+    await until(lambda: not carries(consumer))
+
+
+@on_loop
+async def test_letters_go_back_to_their_group_again_if_that_was_not_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group has them, and that the letters are redriven cannot be noted: they are redriven
+    again, and what was acknowledged meanwhile does not come again."""
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        await bury_some(consumer, b"a", b"b", b"c")
+        bury, lost = DeadLetterRecords.bury, []
+
+        def lose(self: DeadLetterRecords, group: str, *rest: Any) -> None:
+            if group == REDRIVE_GROUP and len(lost) < 3:
+                lost.append(group)
+                raise Timeout("lost")
+            bury(self, group, *rest)
+
+        monkeypatch.setattr(DeadLetterRecords, "bury", lose)
+        redrive = proto.Redrive(topic=DLQ, to=TO_GROUP)
+        asked = asyncio.create_task(consumer.ask(redrive_to=redrive))
+        back = await consumer.poll(wait_ms=10_000)
+        assert values(back) == [b"a", b"b", b"c"]
+        await consumer.ack(back)
+        assert (await asked).redriven.messages == 3
+        await until(lambda: not carries(consumer))
+        assert await consumer.poll() == []
+        assert (await consumer.describe()).done == len(lost) == 3
+        assert not (await consumer.ask(list_dead=proto.ListDead(topic=DLQ))).dead_listed.intervals
+        await consumer.close()
+
+
+@on_loop
+async def test_a_group_or_topic_that_is_gone_keeps_its_letters_dead(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        await bury_some(consumer, b"a", b"b")
+        await consumer.ask(delete_group=proto.DeleteGroup(topic="orders", group=GROUP))
+        redrive = proto.Redrive(topic=DLQ, to=TO_GROUP)
+        for _ in range(2):
+            redriven = (await consumer.ask(redrive_to=redrive)).redriven
+            assert (redriven.messages, redriven.stayed) == (0, 2)
+            if "orders" in server.broker.metadata.view.topics:
+                await consumer.ask(delete_topic=proto.DeleteTopic(name="orders"))
+        listed = (await consumer.ask(list_dead=proto.ListDead(topic=DLQ))).dead_listed
+        assert [(part.start, part.end) for part in listed.intervals] == [(0, 2)]
+        await consumer.close()
+
+
+@on_loop
+async def test_below_its_feature_level_letters_go_to_all_groups_only(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic(max_deliveries=2, retry_base_ms=10)
+        server.broker.metadata.level = 1
+        await consumer.store(b"a")
+        for _ in range(2):
+            settlement = (await consumer.poll(wait_ms=10_000))[0]
+            await consumer.nack([settlement], delay_ms=0, reason="why")
+        (letter,) = await dead_letters(consumer, 1)
+        assert letter.headers["quiver-reason"] == b"failed 2 times; the last time: why"
+        known = server.broker.consumers.dispatchers.leading("orders", b"", 0).hosted.replica.groups
+        assert known is not None
+        assert not len(known.by_name[GROUP].reasons)
+        # The catalog has changed since, and was read again.
+        server.broker.metadata.level = 1
+        for to in (TO_GROUP, "orders"):
+            asking = consumer.ask(redrive_to=proto.Redrive(topic=DLQ, to=to))
+            assert await refusal(asking) == "InvalidRequest"
+        wanted = proto.LetterFilter(group=GROUP)
+        back = await consumer.ask(redrive_to=proto.Redrive(topic=DLQ, filter=wanted))
+        assert back.redriven.messages == 1
+        assert values(await consumer.poll(wait_ms=10_000)) == [b"a"]
+        await consumer.close()
+
+
+@on_loop
+async def test_a_filter_looks_at_so_many_letters_in_one_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "_SCANNED_BYTES", 1)
+    monkeypatch.setattr(fetch, "_BYTES_DEFAULT", 1)
+    async with serving(tmp_path) as server:
+        consumer = Consumer(server)
+        await consumer.make_topic()
+        for number in range(4):
+            await consumer.store(b"%d" % number)
+            await consumer.reject(await consumer.poll(), f"{number % 2}")
+        await dead_letters(consumer, 4)
+        await until(lambda: not carries(consumer))
+        wanted = proto.LetterFilter(reason="1")
+        found, first = [], 0
+        while True:
+            ask = proto.ListDead(topic=DLQ, filter=wanted, first=first)
+            listed = (await consumer.ask(list_dead=ask)).dead_listed
+            found.append([(part.start, part.end) for part in listed.intervals])
+            if not listed.next:
+                break
+            assert listed.next > first
+            first = listed.next
+        assert [part for portion in found for part in portion] == [(1, 2), (3, 4)]
+        assert len(found) > 1
+        part = [proto.Interval(start=0, end=2)]
+        purge = proto.Redrive(topic=DLQ, filter=wanted, intervals=part, purge=True)
+        nothing = (await consumer.ask(redrive_to=purge)).redriven
+        assert (nothing.messages, nothing.next) == (0, 1)
+        purge.first = 1
+        assert (await consumer.ask(redrive_to=purge)).redriven.messages == 1
         await consumer.close()

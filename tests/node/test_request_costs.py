@@ -162,6 +162,9 @@ def of_groups() -> dict[str, list[Worst]]:
     every = intervals(most("redrive.intervals"))
     delayed = proto.CancelDelayed(topic=TOPIC, partition=1, intervals=every)
     redrive = proto.Redrive(topic=TOPIC, partition=2, intervals=every)
+    chosen = proto.Redrive(topic=TOPIC, partition=2, filter=proto.LetterFilter(reason=LONG))
+    pieces = [proto.RevivedPiece(start=2 * n, count=1) for n in range(most("revive.pieces"))]
+    revive = proto.Revive(topic=TOPIC, partition=2, group="a", redrive=1, pieces=pieces)
     return {
         "await_ready": [Worst(proto.Request(await_ready=proto.AwaitReady(**wide("await_ready"))))],
         "poll": [Worst(proto.Request(poll=poll))],
@@ -186,6 +189,11 @@ def of_groups() -> dict[str, list[Worst]]:
         ],
         "cancel_delayed": [Worst(proto.Request(cancel_delayed=delayed))],
         "redrive": [Worst(proto.Request(redrive=redrive), ["InvalidRequest"])],
+        "redrive_to": [
+            Worst(proto.Request(redrive_to=redrive), ["InvalidRequest"]),
+            Worst(proto.Request(redrive_to=chosen), ["InvalidRequest"]),
+        ],
+        "revive": [Worst(proto.Request(revive=revive))],
         "list_dead": [Worst(proto.Request(list_dead=proto.ListDead(topic=TOPIC, partition=2)))],
         "take_tokens": [
             Worst(

@@ -420,12 +420,19 @@ async def test_dead_letters_are_listed_put_back_and_dropped(tmp_path: Path) -> N
 
         assert await eventually(all_dead) == [(0, 3)]
         one = [api.OffsetRange(start=1, end=2)]
-        back = api.RedriveRequest(topic="orders.dlq", partition=0, ranges=one)
+        (everywhere,) = (await stub.ListDeadLetters(api.ListDeadLettersRequest())).letters
+        assert (everywhere.topic, everywhere.partition) == ("orders.dlq", 0)
+        for wanted, count in (({"group": "g"}, 1), ({"reason": "x"}, 0), ({"key": b"k"}, 0)):
+            few = api.ListDeadLettersRequest(topic="orders.dlq", filter=wanted)
+            assert len((await stub.ListDeadLetters(few)).letters) == count
+        back = api.RedriveRequest(topic="orders.dlq", partition=0, ranges=one, rate=100)
         assert (await stub.Redrive(back)).messages == 1
+        lost = api.RedriveRequest(topic="orders.dlq", to="nowhere")
+        assert (await refusal(stub.Redrive(lost))).code() == Code.NOT_FOUND
         nowhere = api.RedriveRequest(topic="orders.dlq", ranges=one)
         assert (await refusal(stub.Redrive(nowhere))).code() == Code.INVALID_ARGUMENT
         (again,) = (await poll(stub, wait_ms=10_000)).deliveries
-        assert [message.value for message in again.messages] == [b"1"]
+        assert [(message.value, message.offset) for message in again.messages] == [(b"1", 1)]
         # The one that was put back may count until the broker has noted that it arrived.
         purged = await stub.Purge(api.PurgeRequest(topic="orders.dlq"))
         assert purged.messages in {2, 3}

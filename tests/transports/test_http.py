@@ -231,6 +231,7 @@ async def test_the_documents_name_every_route_and_load_nothing(tmp_path: Path) -
                     "stream",
                 )
             ),
+            "/v1/dead-letters",
             "/v1/topics/{topic}/dead-letters",
             "/v1/topics/{topic}/dead-letters/{partition}/{offset}",
             "/v1/topics/{topic}/dead-letters/redrive",

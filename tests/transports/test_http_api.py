@@ -343,14 +343,50 @@ async def test_dead_letters_are_shown_redriven_and_purged(tmp_path: Path) -> Non
         rest = await ok(await client.get(letters, params={"partition": 0, "offset": 2}))
         assert [each["value"] for each in rest["letters"]] == ["c"]
         some = {"partition": 0, "offsets": [first["offset"]]}
-        assert await post(client, f"{letters}/redrive", **some) == {"messages": "1"}
+        redriven = {"messages": "1", "stayed": "0"}
+        assert await post(client, f"{letters}/redrive", **some) == redriven
         back = await post(client, f"{BILLING}/poll")
-        assert [each["value"] for each in back["messages"]] == ["a"]
+        assert [(each["value"], each["offset"]) for each in back["messages"]] == [("a", "0")]
         # The one that was put back may count until the broker has noted that it arrived.
         purged = await post(client, f"{letters}/purge")
         assert int(purged["messages"]) in {2, 3}
         assert (await ok(await client.get(letters)))["letters"] == []
         assert (await client.get(f"{letters}/0/99")).status_code == 416
+
+
+@on_served_loop
+async def test_dead_letters_are_chosen_and_sent_where_one_likes(tmp_path: Path) -> None:
+    async with http(tmp_path) as client:
+        await make_orders(client, "a", "b", "c")
+        await ok(await client.post("/v1/topics", json={"name": "elsewhere"}), 201)
+        letters = f"{ORDERS}/dead-letters"
+        polled = await post(client, f"{BILLING}/poll")
+        (lease,) = polled["leases"]
+        for number, reason in enumerate(("no stock", "no price", "no price")):
+            one = {**lease, "offsets": [str(number)]}
+            await post(client, f"{BILLING}/reject", leases=[one], reason=reason)
+        await eventually(lambda: shown(client, letters), lambda found: len(found["letters"]) == 3)
+
+        async def values(path: str, **wanted: Any) -> list[str]:
+            found = await ok(await client.get(path, params=wanted))
+            return [letter["value"] for letter in found["letters"]]
+
+        assert await values("/v1/dead-letters") == ["a", "b", "c"]
+        assert await values("/v1/dead-letters", reason="stock", group="billing") == ["a"]
+        assert await values(letters, reason="price", limit=1) == ["b"]
+        assert await values(letters, since="2026-01-01T00:00:00Z", older_than=0) == ["a", "b", "c"]
+        assert await values(letters, since="2999-01-01") == await values(letters, key="k") == []
+        assert await values(letters, older_than=3600) == []
+        assert (await client.get(letters, params={"since": "2026-99"})).status_code == 400
+        away = await post(client, f"{letters}/redrive", to="elsewhere", reason="stock")
+        assert away["messages"] == "1"
+        path = "/v1/topics/elsewhere/partitions/0/messages"
+        found = await ok(await client.get(path, params={"wait": 10}))
+        assert [(one["value"], one["headers"]) for one in found["messages"]] == [("a", {})]
+        back = await post(client, f"{letters}/redrive", to="all", group="billing", rate=1000)
+        assert back["messages"] == "2"
+        gone = await client.post(f"{letters}/redrive", json={"to": "nowhere"})
+        assert await refusal(gone) == (404, "TopicNotFound")
 
 
 @on_served_loop

@@ -5,6 +5,9 @@ In this order nothing is lost between partitions, and nothing doubled. A broker 
 groups of their own. So what the groups have noted is among the messages, which are read later; and
 what they have not is moved again after a restore, and recognised by the producers of the target,
 which are read together with the end of its messages.
+
+A redrive to the group that failed is noted by that group first, and then by the dead-letter topic:
+so the groups of dead-letter topics are read before those of the topics that they serve.
 """
 
 import secrets
@@ -128,7 +131,7 @@ class BackupRun:
                 catalog = self._catalog()
                 missing = [
                     (name, record["id"], number)
-                    for name, record in catalog["topics"].items()
+                    for name, record in letters_first(catalog["topics"])
                     for number in range(record["partitions"])
                     if (record["id"], number) not in taken
                 ]
@@ -294,3 +297,18 @@ class Place:
     partition: int
     start: int
     end: int
+
+
+def letters_first(topics: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """All topics, each behind its dead-letter topic."""
+    found: dict[str, Any] = {}
+    for name in topics:
+        line = [name]
+        while True:
+            last = line[-1]
+            place = topics[last].get("settings", {}).get("dead_letter") or f"{last[:196]}.dlq"
+            if place not in topics or place in found or place in line:
+                break
+            line.append(place)
+        found |= {each: topics[each] for each in reversed(line) if each not in found}
+    return list(found.items())

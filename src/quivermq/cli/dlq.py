@@ -1,5 +1,6 @@
 """`quiver dlq`: lists, shows, redrives and purges dead letters."""
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -18,6 +19,8 @@ from quivermq.cli.options import (
     Yes,
     confirm,
     connect,
+    duration_option,
+    parse_moment,
 )
 from quivermq.cli.output import (
     count,
@@ -30,7 +33,7 @@ from quivermq.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from quivermq.client import Client, DeadLetter
+    from quivermq.client import DeadLetter
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -50,33 +53,71 @@ Offsets = Annotated[
     ),
 ]
 OfGroup = Annotated[
-    str | None, typer.Option("--group", metavar="GROUP", help="Only letters of this group.")
+    str | None,
+    typer.Option("--group", metavar="GROUP", help="Only letters of the group that failed."),
+]
+WithReason = Annotated[
+    str | None,
+    typer.Option("--reason", metavar="TEXT", help="Only letters with this in their reason."),
+]
+WithKey = Annotated[
+    str | None, typer.Option("--key", metavar="KEY", help="Only letters with this key.")
+]
+OlderThan = Annotated[
+    float | None,
+    duration_option("Only letters that died so long ago, or longer.", show_default=False),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Only letters that died then, as 2h or a date, or later."),
+]
+Target = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="group|all|TOPIC",
+        help="The group that failed, every group of the topic, or another topic.",
+    ),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(metavar="N", min=0.001, help="So many letters a second at most."),
 ]
 All = Annotated[bool, typer.Option("--all", help="All letters.")]
 
 
 @app.command("list")
 def list_(
-    topic: SourceTopic,
+    topic: Annotated[
+        str | None,
+        typer.Argument(metavar="[TOPIC]", help="The topic whose messages failed; default: all."),
+    ] = None,
     group: OfGroup = None,
+    reason: WithReason = None,
+    key: WithKey = None,
+    older_than: OlderThan = None,
+    since: Since = None,
     max_: MaxRows = DEFAULT_ROWS,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """List dead letters, oldest first: the group that failed, why, and how often."""
+    wanted = _wanted(group, reason, key, older_than, since)
     with connect(servers, timeout) as client:
-        letters = _fetch(client, topic, group, max_ + 1)
+        letters = client.dead_letters(topic, max_ + 1, **wanted)
     if as_json:
         print_json([_as_dict(letter) for letter in letters[:max_]])
         return
     if not letters:
-        remark(f"{topic} has no dead letters")
+        chosen = " like that" if any(value is not None for value in wanted.values()) else ""
+        remark(f"{topic or 'the cluster'} has no dead letters{chosen}")
         return
-    print_letters(letters[:max_])
+    print_letters(letters[:max_], with_topic=topic is None)
     if len(letters) > max_:
         remark(f"there are more: --max {max_ * 10} shows them")
-    remark(f"try: quiver dlq show {topic} {letters[0].partition}/{letters[0].offset}")
+    first = letters[0]
+    remark(f"try: quiver dlq show {topic or first.topic} {first.partition}/{first.offset}")
 
 
 @app.command()
@@ -91,7 +132,7 @@ def show(
 ) -> None:
     """Show one dead letter in full."""
     with connect(servers, timeout) as client:
-        (letter,) = _choose(_fetch(client, topic, None, _ALL), [letter_id], topic)
+        (letter,) = _choose(client.dead_letters(topic, _ALL), [letter_id], topic)
     if as_json:
         print_json(_as_dict(letter))
         return
@@ -121,24 +162,37 @@ def redrive(
     topic: SourceTopic,
     offset: Offsets = None,
     group: OfGroup = None,
+    reason: WithReason = None,
+    key: WithKey = None,
+    older_than: OlderThan = None,
+    since: Since = None,
     all_: All = False,
+    to: Target = "group",
+    rate: Rate = None,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Put dead letters back into their topic, for every group."""
-    _check_choice(offset, group, all_=all_)
-    with connect(servers, timeout) as client:
-        letters = _find(client, topic, offset, group)
-        done = 0
-        with show_status("redriving", quiet=as_json) as status:
-            for first in range(0, len(letters), _AT_ONCE):
-                done += client.redrive(topic, letters[first : first + _AT_ONCE])
-                status.update(f"redriving: {done:,} of {len(letters):,}")
+    """Let dead letters be delivered again, by default to the group that failed."""
+    wanted = _wanted(group, reason, key, older_than, since)
+    _check_choice(offset, wanted, all_=all_)
+    with connect(servers, timeout) as client, show_status("redriving", quiet=as_json):
+        if offset:
+            letters = _choose(client.dead_letters(topic, _ALL), offset, topic)
+            done = client.redrive(topic, letters, to=to, rate=rate)
+        else:
+            done = client.redrive(topic, to=to, rate=rate, **wanted)
     if as_json:
-        print_json({"topic": topic, "redriven": done})
-    else:
-        print_line(f"{count(done, 'dead letter')} put back into {topic}")
+        print_json({"topic": topic, "to": to, "redriven": int(done), "stayed": done.stayed})
+        return
+    where = {
+        "group": f"of {topic} given back to the group that failed",
+        "all": f"put back into {topic}, for every group",
+    }.get(to, f"of {topic} put into {to}")
+    print_line(f"{count(int(done), 'dead letter')} {where}")
+    if done.stayed:
+        gone = f"{count(done.stayed, 'dead letter')} stayed: the original or the group is gone"
+        remark(f"{gone}; --to all puts them into {topic} again", "yellow")
 
 
 @app.command()
@@ -146,6 +200,10 @@ def purge(
     topic: SourceTopic,
     offset: Offsets = None,
     group: OfGroup = None,
+    reason: WithReason = None,
+    key: WithKey = None,
+    older_than: OlderThan = None,
+    since: Since = None,
     all_: All = False,
     yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
@@ -153,11 +211,15 @@ def purge(
     as_json: AsJson = False,
 ) -> None:
     """Drop dead letters, for good."""
-    _check_choice(offset, group, all_=all_)
+    wanted = _wanted(group, reason, key, older_than, since)
+    _check_choice(offset, wanted, all_=all_)
     with connect(servers, timeout) as client:
-        letters = _find(client, topic, offset, group)
+        letters = client.dead_letters(topic, _ALL, **wanted)
+        if offset:
+            letters = _choose(letters, offset, topic)
         question = f"Drop {count(len(letters), 'dead letter')} of {topic} for good?"
         confirm(question, yes=yes or not letters)
+        # These and no others: more may have come while the question was answered.
         done = sum(
             client.purge_dead_letters(topic, letters[first : first + _AT_ONCE])
             for first in range(0, len(letters), _AT_ONCE)
@@ -168,23 +230,33 @@ def purge(
         print_line(f"{count(done, 'dead letter')} of {topic} dropped")
 
 
-def _check_choice(offset: list[str] | None, group: str | None, *, all_: bool) -> None:
-    if not offset and not group and not all_:
-        raise UsageError("say which: --offset PARTITION/OFFSET, --group GROUP or --all")
-    if offset and (group or all_):
-        raise UsageError("--offset names single letters: leave out --group and --all")
+def _wanted(
+    group: str | None,
+    reason: str | None,
+    key: str | None,
+    older_than: float | None,
+    since: str | None,
+) -> dict[str, Any]:
+    """The filters of a command as the client takes them."""
+    moment = None
+    if since is not None:
+        try:
+            moment = parse_moment(since, datetime.now().astimezone())
+        except ValueError as error:
+            raise UsageError(f"--since: {error}") from None
+    found = {"group": group, "reason": reason, "key": key, "older_than": older_than}
+    return {**found, "since": moment}
 
 
-def _find(
-    client: "Client", topic: str, offsets: list[str] | None, group: str | None
-) -> list["DeadLetter"]:
-    letters = _fetch(client, topic, group, _ALL)
-    return _choose(letters, offsets, topic) if offsets else letters
-
-
-def _fetch(client: "Client", topic: str, group: str | None, most: int) -> list["DeadLetter"]:
-    found = client.dead_letters(topic, limit=most if group is None else _ALL)
-    return [letter for letter in found if group in {None, letter.group}][:most]
+def _check_choice(offset: list[str] | None, wanted: dict[str, Any], *, all_: bool) -> None:
+    is_filtered = any(value is not None for value in wanted.values())
+    if not offset and not is_filtered and not all_:
+        raise UsageError(
+            "say which: --offset PARTITION/OFFSET, --group, --reason, --key, --older-than, --since "
+            "or --all"
+        )
+    if offset and (is_filtered or all_):
+        raise UsageError("--offset names single letters: leave out --all and the other choices")
 
 
 def _choose(letters: list["DeadLetter"], names: list[str], topic: str) -> list["DeadLetter"]:

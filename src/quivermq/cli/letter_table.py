@@ -16,9 +16,9 @@ _BETWEEN: Final = 3
 _LEAST: Final = 6
 
 
-def print_letters(letters: list["DeadLetter"]) -> None:
+def print_letters(letters: list["DeadLetter"], *, with_topic: bool = False) -> None:
     """Print at least one letter, in the order given."""
-    fixed = [_fixed_cells(letter) for letter in letters]
+    fixed = [_fixed_cells(letter, letter.topic if with_topic else "") for letter in letters]
     free = [_free_cells(letter) for letter in letters]
     # Without keys, a column for them would only take room from the values.
     names = ["reason", "key", "value"] if any(cells[1] for cells in free) else ["reason", "value"]
@@ -46,12 +46,13 @@ def format_died(letter: "DeadLetter", form: str = "") -> str:
     return moment.strftime(form or ("%H:%M:%S" if is_today else "%m-%d %H:%M"))
 
 
-def _fixed_cells(letter: "DeadLetter") -> list[str]:
+def _fixed_cells(letter: "DeadLetter", topic: str) -> list[str]:
     partition, offset = letter.original_partition, letter.original_offset
+    place = f"{format_number(partition, 'd')}/{format_number(offset, 'd')}"
     return [
         f"{letter.partition}/{letter.offset}",
         format_died(letter),
-        f"{format_number(partition, 'd')}/{format_number(offset, 'd')}",
+        f"{printable(topic.encode())} {place}" if topic else place,
         letter.group,
         format_number(letter.deliveries, "d"),
     ]

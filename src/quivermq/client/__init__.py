@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from quivermq.client.connect_options import ConnectOptions, parse_servers
     from quivermq.client.core import Core
     from quivermq.client.cursor import parse_place
+    from quivermq.client.dead_letter_admin import REDRIVE_TARGETS, letter_filter
     from quivermq.client.decode import SCHEMA, messages_of
     from quivermq.client.group_models import (
         DeadLetter,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         GroupInfo,
         GroupPartitionInfo,
         MemberInfo,
+        Redriven,
         group_infos,
     )
     from quivermq.client.models import (
@@ -101,10 +103,13 @@ _PLACES = {
     "open_client": "client",
     "ClusterInfo": "models",
     "DeadLetter": "group_models",
+    "REDRIVE_TARGETS": "dead_letter_admin",
+    "letter_filter": "dead_letter_admin",
     "DelayedInfo": "group_models",
     "Consumer": "sticky.consumer",
     "Delivery": "producer.delivery",
     "GroupInfo": "group_models",
+    "Redriven": "group_models",
     "GroupPartitionInfo": "group_models",
     "LeasedMessage": "shared.leased_message",
     "LeasedTable": "shared.leased_table",
@@ -141,6 +146,7 @@ _PLACES = {
 
 __all__ = [
     "LEASED_SCHEMA",
+    "REDRIVE_TARGETS",
     "ROUTE_SECONDS_MAX",
     "SCHEMA",
     "UNCHANGED",
@@ -187,6 +193,7 @@ __all__ = [
     "Reader",
     "RebalanceInfo",
     "Receipt",
+    "Redriven",
     "Reply",
     "Retention",
     "Retry",
@@ -203,6 +210,7 @@ __all__ = [
     "connect",
     "first_answered",
     "group_infos",
+    "letter_filter",
     "messages_of",
     "messages_of_runs",
     "not_before_ms",

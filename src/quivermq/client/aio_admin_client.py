@@ -2,10 +2,12 @@
 """The asyncio client: every call of the blocking one, awaitable, with its documentation."""
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 
+from quivermq.client.checks import Payload
 from quivermq.client.cursor import Place
-from quivermq.client.dead_letter_admin import Letters
-from quivermq.client.group_models import DeadLetter, DelayedInfo, GroupInfo
+from quivermq.client.dead_letter_admin import Letters, letter_filter
+from quivermq.client.group_models import DeadLetter, DelayedInfo, GroupInfo, Redriven
 from quivermq.client.lifecycle import AsyncClientLifecycle
 from quivermq.client.models import (
     UNCHANGED,
@@ -141,31 +143,77 @@ class AsyncAdminClient(AsyncClientLifecycle):
         """Cancel delayed messages; returns how many of them were not due yet."""
         return await self._core.groups.cancel_delayed(topic, partition, offsets)
 
-    async def dead_letters(self, topic: str, limit: int = 1000) -> list[DeadLetter]:
-        """List messages of a topic that failed too often or were rejected, the oldest first.
+    async def dead_letters(
+        self,
+        topic: str | None = None,
+        limit: int = 1000,
+        *,
+        group: str | None = None,
+        reason: str | None = None,
+        key: Payload | None = None,
+        older_than: float | timedelta | None = None,
+        since: datetime | float | None = None,
+    ) -> list[DeadLetter]:
+        """List messages of a topic, or of all, that failed too often or were rejected.
 
-        >>> for letter in await client.dead_letters("orders"):
+        >>> for letter in await client.dead_letters("orders", reason="no stock"):
         ...     print(letter.original_offset, letter.reason, letter.value)
+
+        `group` is the one that failed, `reason` a part of the reason; `older_than` is an age in
+        seconds or a `timedelta`, `since` a `datetime` or seconds since 1970. Of each partition the
+        oldest come first.
         """
-        return await self._core.dead_letters.list_letters(topic, limit)
+        wanted = letter_filter(group, reason, key, older_than, since)
+        return await self._core.dead_letters.list_letters(topic, limit, wanted)
 
     async def redrive(
-        self, topic: str, offsets: Letters | None = None, partition: int | None = None
-    ) -> int:
-        """Put dead letters of a topic back into the topic; returns how many.
+        self,
+        topic: str,
+        offsets: Letters | None = None,
+        partition: int | None = None,
+        *,
+        to: str = "group",
+        rate: float | None = None,
+        group: str | None = None,
+        reason: str | None = None,
+        key: Payload | None = None,
+        older_than: float | timedelta | None = None,
+        since: datetime | float | None = None,
+    ) -> Redriven:
+        """Let dead letters of a topic be delivered again; returns how many.
 
         >>> await client.redrive("orders")
-        >>> await client.redrive("orders", [each for each in letters if each.reason == "no stock"])
+        >>> await client.redrive("orders", to="orders.retry", reason="no stock", rate=100)
 
-        Without `offsets`, all of them. Offsets are those in the dead-letter topic.
+        By default only the group that failed gets each message again, in its old place; letters
+        whose original is deleted meanwhile stay (`Redriven.stayed`). With `to="all"` they are
+        stored in their topic again, for every group; any other `to` is a topic to store them in.
+        At most `rate` a second go, which takes as long as that takes.
+
+        Without `offsets`, which are those in the dead-letter topic, all letters; the filters are
+        those of `dead_letters`.
         """
-        return await self._core.dead_letters.redrive(topic, offsets, partition, purge=False)
+        wanted = letter_filter(group, reason, key, older_than, since)
+        letters = self._core.dead_letters
+        return await letters.redrive(topic, offsets, partition, to, rate, wanted)
 
     async def purge_dead_letters(
-        self, topic: str, offsets: Letters | None = None, partition: int | None = None
+        self,
+        topic: str,
+        offsets: Letters | None = None,
+        partition: int | None = None,
+        *,
+        group: str | None = None,
+        reason: str | None = None,
+        key: Payload | None = None,
+        older_than: float | timedelta | None = None,
+        since: datetime | float | None = None,
     ) -> int:
-        """Drop dead letters of a topic; returns how many. They are no longer listed."""
-        return await self._core.dead_letters.redrive(topic, offsets, partition, purge=True)
+        """Drop dead letters of a topic, chosen as in `redrive`; returns how many. They are no
+        longer listed."""
+        wanted = letter_filter(group, reason, key, older_than, since)
+        letters = self._core.dead_letters
+        return int(await letters.redrive(topic, offsets, partition, wanted=wanted, purge=True))
 
     async def cluster(self, *, latest: bool = False) -> ClusterInfo:
         """Describe the brokers: which are alive, and which one leads the cluster.

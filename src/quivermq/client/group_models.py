@@ -6,12 +6,11 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple, Self
 
 from quivermq.client.models import Message, short
-from quivermq.wire import proto
+from quivermq.wire import LETTER_HEADERS, proto
 
 ARCHIVE_PREFIX: Final = "_archive."
 """Begins the name of a group whose offsets say how far a table holds a topic."""
 
-_DEAD_HEADERS: Final = "quiver-"
 """Headers in which brokers describe a dead letter begin so."""
 
 
@@ -210,6 +209,22 @@ class DelayedInfo:
         )
 
 
+class Redriven(int):
+    """How many dead letters were redriven."""
+
+    stayed: int
+    """Those that could not be, and are still listed: the original is deleted by retention, or its
+    group or topic is gone. `to="all"` stores them again."""
+
+    def __new__(cls, messages: int, stayed: int = 0) -> Self:
+        made = super().__new__(cls, messages)
+        made.stayed = stayed
+        return made
+
+    def __repr__(self) -> str:
+        return f"<Redriven {int(self)}, {self.stayed} stayed>" if self.stayed else str(int(self))
+
+
 class DeadLetter(NamedTuple):
     """A message that failed too often or was rejected, with the reason.
 
@@ -249,14 +264,14 @@ class DeadLetter(NamedTuple):
     def of(cls, message: Message) -> Self:
         """A message of a dead-letter topic; one that was put there by hand may lack headers."""
         written = {
-            name.removeprefix(_DEAD_HEADERS): value.decode(errors="replace")
+            name.removeprefix(LETTER_HEADERS): value.decode(errors="replace")
             for name, value in message.headers.items()
-            if name.startswith(_DEAD_HEADERS)
+            if name.startswith(LETTER_HEADERS)
         }
         own = {
             name: value
             for name, value in message.headers.items()
-            if not name.startswith(_DEAD_HEADERS)
+            if not name.startswith(LETTER_HEADERS)
         }
         return cls(
             partition=message.partition,

@@ -74,6 +74,8 @@ NEEDS: Final[dict[str, Need]] = {
     "list_delayed": _CONSUME,
     "cancel_delayed": _ADMIN_OF_TOPIC,
     "redrive": _ADMIN_OF_TOPIC,
+    "redrive_to": _ADMIN_OF_TOPIC,
+    "revive": _BROKERS,
     "list_dead": _CONSUME,
     "take_tokens": _BROKERS,
     "sticky_beat": _CONSUME_AS_GROUP,

@@ -8,7 +8,7 @@ from quivermq.queue.catalog import CHANGE_BYTES_MAX, KEY_CHARACTERS_MAX, Catalog
 from quivermq.queue.dead_letters import REDRIVE_GROUP
 from quivermq.queue.delayed import Delayed
 from quivermq.queue.failure_reasons import FailureReason
-from quivermq.queue.group import DyingMessages
+from quivermq.queue.group import TO_GROUP, DyingMessages
 from quivermq.queue.group_stats import GroupStats
 from quivermq.queue.groups import Groups
 from quivermq.queue.lease_manager import (
@@ -47,6 +47,7 @@ __all__ = [
     "PRODUCERS_MAX",
     "PRODUCERS_MIN",
     "REDRIVE_GROUP",
+    "TO_GROUP",
     "VISIBILITY_MS_MAX",
     "WINDOW_BATCHES",
     "WINDOW_BATCHES_MIN",

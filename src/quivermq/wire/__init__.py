@@ -2,6 +2,17 @@
 
 from quivermq.wire.errors import error_from_proto, error_to_proto
 from quivermq.wire.generated import quiver_pb2 as proto
+from quivermq.wire.letter_filter import (
+    DELIVERIES_HEADER,
+    GROUP_HEADER,
+    LETTER_HEADERS,
+    OFFSET_HEADER,
+    PARTITION_HEADER,
+    REASON_HEADER,
+    TIME_HEADER,
+    TOPIC_HEADER,
+    LetterFilter,
+)
 from quivermq.wire.limits import (
     ANSWER_BYTES_MAX,
     DESCRIBED_BY_NAME_MAX,
@@ -40,12 +51,21 @@ __all__ = [
     "BROKER_ENVELOPE_BYTES_MAX",
     "BROKER_FIRST_BYTES",
     "CHECKSUM_BYTES",
+    "DELIVERIES_HEADER",
     "DESCRIBED_BY_NAME_MAX",
     "ENVELOPE_BYTES_MAX",
     "FRAMES_MAX",
+    "GROUP_HEADER",
     "HELLO_BYTES_MAX",
+    "LETTER_HEADERS",
+    "OFFSET_HEADER",
+    "PARTITION_HEADER",
     "PROTOCOL",
     "PROTOCOL_MIN",
+    "REASON_HEADER",
+    "TIME_HEADER",
+    "TOPIC_HEADER",
+    "LetterFilter",
     "Packet",
     "Receiver",
     "StallWatch",

@@ -43,6 +43,8 @@ ITEMS_MAX: Final[Mapping[str, int]] = {
     "describe_groups.partitions": PARTITIONS_NAMED_MAX,
     "cancel_delayed.intervals": INTERVALS_MAX,
     "redrive.intervals": INTERVALS_MAX,
+    "redrive_to.intervals": INTERVALS_MAX,
+    "revive.pieces": VERDICTS_MAX,
     "sticky_beat.released": PARTITIONS_NAMED_MAX,
     "bootstrap.addresses": ADDRESSES_MAX,
     "register_broker.lives": LIVES_MAX,

@@ -8,7 +8,7 @@ log, whose bounds never change.
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from quivermq.batches import (
     Flag,
@@ -20,12 +20,19 @@ from quivermq.batches import (
     decode_messages,
     encode_batches,
 )
+from quivermq.log import STORED_LIMITS
 from quivermq.queue import DyingMessages, Interval
-
-PREFIX: Final = "quiver-"
-_REASON, _GROUP, _TIME = "quiver-reason", "quiver-group", "quiver-time"
-_TOPIC, _PARTITION, _OFFSET = "quiver-topic", "quiver-partition", "quiver-offset"
-_DELIVERIES: Final = "quiver-deliveries"
+from quivermq.wire import (
+    DELIVERIES_HEADER,
+    GROUP_HEADER,
+    LETTER_HEADERS,
+    OFFSET_HEADER,
+    PARTITION_HEADER,
+    REASON_HEADER,
+    TIME_HEADER,
+    TOPIC_HEADER,
+    LetterFilter,
+)
 
 
 class BatchSource(NamedTuple):
@@ -97,12 +104,14 @@ class DeadLetterBatches:
 
 
 class RedrivenBatches:
-    """The batches of a record where its messages came from, batch by batch of the source.
+    """The batches of a record where its messages came from, or in the topic that they are to go
+    to, batch by batch of the source.
 
     No home: the message does not say where it came from.
     """
 
     def __init__(self, source: BatchSource, record: DyingMessages, limits: Limits) -> None:
+        self._source = source
         self._record = record
         self._limits = limits
         self._producer = producer_of(source, record.number)
@@ -113,7 +122,8 @@ class RedrivenBatches:
         return list(self._of(frame))
 
     def _of(self, frame: Frame) -> Iterator[tuple[Home | None, Interval, Frame]]:
-        for home, group in groupby(_of_record(frame, self._record, self._limits), key=home_of):
+        messages = _of_record(frame, self._record, self._limits)
+        for home, group in groupby(messages, key=self._home_of):
             part = list(group)
             first = self._sent.get(home, 0)
             self._sent[home] = first + len(part)
@@ -126,10 +136,68 @@ class RedrivenBatches:
                 yield home, (at, at + batch.header.count), batch
                 at += batch.header.count
 
+    def _home_of(self, message: Message) -> Home | None:
+        home, target = home_of(message), self._record.reason
+        if not target:
+            return home
+        return Home(target, self._source.partition if home is None else home.partition)
+
+
+class Letter(NamedTuple):
+    """The origin of a dead letter."""
+
+    place: int
+    """Its own offset."""
+    home: Home
+    group: str
+    offset: int
+    """Of the original."""
+    priority: int
+    producer: int
+    """The partition and the group that sent it, as a number."""
+
+    def is_of(self, partition_id: bytes) -> bool:
+        """Whether that partition sent it, and not one of an earlier topic of the same name, nor
+        a client that writes what it likes."""
+        source = BatchSource(partition_id, self.home.topic, self.home.partition, self.group)
+        return self.producer == producer_of(source)
+
+
+def letters_of(frame: Frame, record: DyingMessages, limits: Limits) -> list[Letter]:
+    """The letters of a record that say where they came from."""
+    found: list[Letter] = []
+    header = frame.header
+    for message in _of_record(frame, record, limits):
+        home, group = home_of(message), message.headers.get(GROUP_HEADER)
+        offset = message.headers.get(OFFSET_HEADER, b"")
+        if home is not None and group is not None and offset.isdigit() and len(offset) < 19:
+            found.append(
+                Letter(
+                    int(message.offset),
+                    home,
+                    group.decode(errors="replace"),
+                    int(offset),
+                    header.priority,
+                    header.producer_id,
+                )
+            )
+    return found
+
+
+def offsets_wanted(letters: LetterFilter, frames: Sequence[Frame], within: Interval) -> list[int]:
+    """The offsets of letters that a filter wants, of those in an interval."""
+    part = DyingMessages(0, *within, 0, "", 0)
+    return [
+        int(message.offset)
+        for frame in frames
+        for message in _of_record(frame, part, STORED_LIMITS)
+        if letters.wants(message.headers, message.key, message.timestamp)
+    ]
+
 
 def home_of(message: Message) -> Home | None:
     """Where a dead letter says that it came from."""
-    topic, partition = message.headers.get(_TOPIC), message.headers.get(_PARTITION)
+    topic, partition = message.headers.get(TOPIC_HEADER), message.headers.get(PARTITION_HEADER)
     if topic is None or partition is None or not partition.isdigit() or len(partition) > 9:
         return None
     return Home(topic.decode(errors="replace"), int(partition))
@@ -164,17 +232,17 @@ def _encoded(
 
 def _with_story(message: Message, source: BatchSource, record: DyingMessages) -> dict[str, bytes]:
     story = {
-        _REASON: record.reason,
-        _GROUP: source.group,
-        _TOPIC: source.topic,
-        _PARTITION: str(source.partition),
-        _OFFSET: str(message.offset),
-        _DELIVERIES: str(record.failures),
-        _TIME: str(record.at_ms),
+        REASON_HEADER: record.reason,
+        GROUP_HEADER: source.group,
+        TOPIC_HEADER: source.topic,
+        PARTITION_HEADER: str(source.partition),
+        OFFSET_HEADER: str(message.offset),
+        DELIVERIES_HEADER: str(record.failures),
+        TIME_HEADER: str(record.at_ms),
     }
     told = {name: text.encode(errors="replace") for name, text in story.items()}
     return {**message.headers, **told}
 
 
 def _without_story(headers: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {name: value for name, value in headers.items() if not name.startswith(PREFIX)}
+    return {name: value for name, value in headers.items() if not name.startswith(LETTER_HEADERS)}

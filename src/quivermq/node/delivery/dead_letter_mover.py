@@ -7,8 +7,10 @@ from the partition and the group: the target recognises a repeat after a failove
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import groupby
 from typing import Final, Protocol, TypeVar
 
 from quivermq.batches import Frame, Limits
@@ -24,19 +26,23 @@ from quivermq.errors import (
     TopicExists,
     TopicNotFound,
 )
+from quivermq.intervals import IntervalSet, intervals_of, without
 from quivermq.node.counters import Counters
 from quivermq.node.delivery.dead_letter_batches import (
     BatchSource,
     DeadLetterBatches,
     Home,
+    Letter,
     RedrivenBatches,
+    letters_of,
+    producer_of,
 )
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.handlers.fetch import FetchHandler
 from quivermq.node.partition_lookup import PartitionLookup
 from quivermq.node.service import Answer
 from quivermq.node.tasks import end_tasks
-from quivermq.queue import DyingMessages, Interval
+from quivermq.queue import TO_GROUP, DyingMessages, Interval
 from quivermq.wire import error_from_proto, proto
 
 logger = logging.getLogger("quivermq.dead_letters")
@@ -75,6 +81,7 @@ class DeadLetterMovers:
         self._limits = limits
         self._call = call
         self._moving: dict[DeliveryDispatcher, asyncio.Task[None]] = {}
+        self._watches: dict[DeliveryDispatcher, list[MoveWatch]] = {}
         self._is_closed = False
 
     def move(self, dispatcher: DeliveryDispatcher) -> None:
@@ -115,6 +122,23 @@ class DeadLetterMovers:
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
+    @contextmanager
+    def watch(self, dispatcher: DeliveryDispatcher) -> Iterator["MoveWatch"]:
+        """Count the letters that are redriven from there meanwhile."""
+        made = MoveWatch()
+        watches = self._watches.setdefault(dispatcher, [])
+        watches.append(made)
+        try:
+            yield made
+        finally:
+            watches.remove(made)
+            if not watches:
+                del self._watches[dispatcher]
+
+    def tell_watches(self, dispatcher: DeliveryDispatcher, moved: int, stayed: int) -> None:
+        for watch in self._watches.get(dispatcher, ()):
+            watch.tell(moved, stayed)
+
     async def close(self) -> None:
         self._is_closed = True
         await end_tasks(*self._moving.values())
@@ -152,6 +176,37 @@ class DeadLetterMovers:
         produce = proto.Produce(topic=topic, topic_id=bytes.fromhex(known.id), partition=number)
         await self._ask(proto.Request(produce=produce), [frame])
 
+    async def revive(
+        self, home: Home, group: str, redrive: int, letters: Sequence[Letter]
+    ) -> list[int]:
+        """Let a group have the originals of letters again; returns the places of those letters
+        that it has, or had, by this."""
+        try:
+            known = self._partitions.topic(home.topic)
+            partition_id = self._partitions.partition_id(home.topic, b"", home.partition)
+            letters = [letter for letter in letters if letter.is_of(partition_id)]
+            if not letters:
+                return []
+            asked = proto.Revive(
+                topic=home.topic,
+                topic_id=bytes.fromhex(known.id),
+                partition=home.partition,
+                group=group,
+                redrive=redrive,
+                pieces=[
+                    proto.RevivedPiece(start=letter.offset, count=1, priority=letter.priority)
+                    for letter in letters
+                ],
+            )
+            answer = await self._ask(proto.Request(revive=asked))
+        except QuiverError as error:
+            if error.retriable:
+                raise
+            logger.info("dead letters of %s stay: group %s: %s", home.topic, group, error)
+            return []
+        gone = IntervalSet((part.start, part.end) for part in answer.revived.gone)
+        return [letter.place for letter in letters if letter.offset not in gone]
+
     async def find_or_make(self, source: BatchSource) -> str:
         """The dead-letter topic of a topic."""
         origin = self._partitions.topic(source.topic)
@@ -172,10 +227,40 @@ class DeadLetterMovers:
             await asyncio.sleep(0.02)
         raise TopicNotFound(f"the topic {name!r} was made, but is not known here yet")
 
-    async def _ask(self, request: proto.Request, frames: Sequence[Frame] = ()) -> None:
+    async def _ask(self, request: proto.Request, frames: Sequence[Frame] = ()) -> proto.Response:
         response, _ = await self._call(request, frames)
         if response.WhichOneof("body") == "error":
             raise error_from_proto(response.error)
+        return response
+
+
+def _line_of(group: str, record: DyingMessages) -> str:
+    """Records of one line are moved one after the other, and wait for those before."""
+    if not record.redrive:
+        return group
+    # So a group remembers the last redrives, and none of longer ago is repeated.
+    return TO_GROUP if record.reason == TO_GROUP else f"{TO_GROUP} {record.number}"
+
+
+class MoveWatch:
+    """Counts redriven letters for a request that waits for them."""
+
+    def __init__(self) -> None:
+        self._moved = 0
+        self.stayed = 0
+        """Letters that could not go where they were to go."""
+        self._told = asyncio.Event()
+
+    def tell(self, moved: int, stayed: int) -> None:
+        self._moved += moved
+        self.stayed += stayed
+        self._told.set()
+
+    async def until_moved(self, messages: int) -> None:
+        """Wait until the mover is done with so many."""
+        while self._moved < messages:
+            self._told.clear()
+            await self._told.wait()
 
 
 class DeadLetterMover:
@@ -190,25 +275,26 @@ class DeadLetterMover:
 
     async def move_all(self, records: list[tuple[str, DyingMessages]]) -> bool:
         """Whether all of them arrived. One that cannot be stored holds up its group alone, and a
-        redrive that cannot only itself."""
+        redrive that cannot only itself, or those to groups."""
         stuck: set[str] = set()
         is_done = True
         for group, record in records:
             if self._dispatcher.is_closed:
                 return True
-            if group in stuck and not record.redrive:
+            line = _line_of(group, record)
+            if line in stuck:
                 continue
             try:
                 if not await self._move(self._source(group), record):
                     # What follows has other numbers by this.
-                    stuck.add(group)
+                    stuck.add(line)
             except OffsetOutOfRange:
                 # Retention was faster: what is gone is counted as lost.
                 self._dispatcher.trim()
                 is_done = False
             except QuiverError as error:
                 self.report(error)
-                stuck.add(group)
+                stuck.add(line)
                 is_done = False
         return is_done
 
@@ -231,7 +317,9 @@ class DeadLetterMover:
     async def _move(self, source: BatchSource, record: DyingMessages) -> bool:
         """False: it has to be moved again, under another number."""
         kept: list[Interval] = []
-        if record.redrive:
+        if record.redrive and record.reason == TO_GROUP:
+            kept = await self._revive(source, record)
+        elif record.redrive:
             kept = await self._redrive(source, record)
         elif not await self._store_record(source, record):
             return False
@@ -239,7 +327,10 @@ class DeadLetterMover:
         await dispatcher.commit_lease_ops(
             lambda leases: leases.dead_letters.bury(source.group, record.number, kept)
         )
-        if not record.redrive:
+        if record.redrive:
+            stayed = sum(end - start for start, end in kept)
+            self._movers.tell_watches(dispatcher, record.end - record.start, stayed)
+        else:
             self._movers.count(source, record.end - record.start)
         return True
 
@@ -306,6 +397,23 @@ class DeadLetterMover:
         if stays:
             self.report(InvalidRequest(f"{stays} dead letters do not say where they came from"))
         return kept
+
+    async def _revive(self, source: BatchSource, record: DyingMessages) -> list[Interval]:
+        """Let the groups that failed have the messages of a record again; returns the letters that
+        stay dead, as the original, the group or the topic is not there any more."""
+        letters: list[Letter] = []
+        async for frame in self._movers.batches(self._dispatcher, record):
+            take_apart = partial(letters_of, record=record, limits=self._movers.limits)
+            letters += await self._movers.in_thread(take_apart, frame)
+        # The last number of a record stays as it is, also if retention takes its beginning.
+        redrive = producer_of(source, record.number + record.end - record.start)
+        revived: list[int] = []
+        letters.sort(key=lambda letter: (letter.home, letter.group))
+        for (home, group), some in groupby(letters, key=lambda one: (one.home, one.group)):
+            revived += await self._movers.revive(home, group, redrive, list(some))
+        return without(
+            [(record.start, record.end)], intervals_of(sorted(revived)) if revived else []
+        )
 
     async def _store(self, home: Home, frame: Frame) -> None:
         # So long ago that the target forgot the place: it is there.

@@ -11,6 +11,7 @@ from quivermq.node.delivery.dead_letter_mover import Call, DeadLetterMovers
 from quivermq.node.delivery.frame_cache import FrameCache
 from quivermq.node.delivery.rate_limit_client import RateLimitClient
 from quivermq.node.delivery.registry import DispatcherRegistry
+from quivermq.node.handlers.dead_letters import DeadLetterHandlers
 from quivermq.node.handlers.fetch import FetchHandler
 from quivermq.node.handlers.groups import GroupHandlers
 from quivermq.node.handlers.poll import PollHandler
@@ -38,6 +39,9 @@ class Delivery:
         )
         self._settles = SettleHandler(self.dispatchers, counters)
         self._groups = GroupHandlers(partitions, self.dispatchers, fetching, counters)
+        self._letters = DeadLetterHandlers(
+            partitions, self.dispatchers, fetching, self.dead_letters
+        )
 
     def handlers(self) -> dict[str, Handler]:
         return {
@@ -45,10 +49,11 @@ class Delivery:
             **self._settles.handlers(),
             **self.limits.handlers(),
             **self._groups.handlers(),
+            **self._letters.handlers(),
         }
 
     def bulky(self) -> dict[str, Bulky]:
-        return {**self._polls.bulky(), **self._groups.bulky()}
+        return {**self._polls.bulky(), **self._groups.bulky(), **self._letters.bulky()}
 
     def leadership_changed(self, hosted: HostedReplica) -> None:
         """This broker began to lead a partition, or ceased to."""

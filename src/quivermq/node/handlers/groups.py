@@ -1,4 +1,4 @@
-"""Answers requests about groups: describe, seek, delete; delayed messages and dead letters."""
+"""Answers requests about groups: describe, seek, delete; and about delayed messages."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -28,7 +28,6 @@ _INTERVALS_AT_ONCE: Final = 2_000
 """Intervals that are settled in one turn of the event loop."""
 _LIST_BYTES: Final = 1 << 20
 """The expected size of a list before it is made."""
-_INTERVAL_BYTES: Final = 20
 _GROUP_BYTES: Final = 100
 """About what one entry takes."""
 _FEWER_GROUPS: Final = "name a group, or fewer partitions at once"
@@ -56,14 +55,12 @@ class GroupHandlers:
             "delete_group": self.delete_group,
             "list_delayed": self.list_delayed,
             "cancel_delayed": self.cancel_delayed,
-            "redrive": self.redrive,
             "claim": self.claim,
         }
 
     def bulky(self) -> dict[str, Bulky]:
         return {
             "describe_groups": Bulky(self.describe_groups, lambda _: _LIST_BYTES),
-            "list_dead": Bulky(self.list_dead, lambda _: _LIST_BYTES),
         }
 
     async def describe_groups(self, request: proto.Request, room: Room) -> Answer:
@@ -157,7 +154,7 @@ class GroupHandlers:
 
     async def cancel_delayed(self, request: proto.Request) -> proto.Response:
         body = request.cancel_delayed
-        intervals = _intervals(body.intervals)
+        intervals = checked_intervals(body.intervals)
         dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
         cancelled = 0
         for part in batched(intervals):
@@ -165,37 +162,6 @@ class GroupHandlers:
                 partial(_cancel, part, dispatcher.now_ms())
             )
         return proto.Response(delayed_cancelled=proto.DelayedCancelled(cancelled=cancelled))
-
-    async def redrive(self, request: proto.Request) -> proto.Response:
-        body = request.redrive
-        intervals = _intervals(body.intervals)
-        dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
-        await dispatcher.confirm()
-        send = _purge if body.purge else _redrive
-        # What comes in meanwhile is for the next request.
-        kept = dispatcher.start, dispatcher.end
-        messages = 0
-        for part in batched(intervals) if intervals else [None]:
-            while moved := await dispatcher.commit_lease_ops(partial(send, dispatcher, kept, part)):
-                # There may be more.
-                messages += moved
-        return proto.Response(redriven=proto.Redriven(messages=messages))
-
-    async def list_dead(self, request: proto.Request, room: Room) -> Answer:
-        body = request.list_dead
-        dispatcher = self._dispatchers.leading(body.topic, body.topic_id, body.partition)
-        await dispatcher.confirm()
-        start, end = dispatcher.start, dispatcher.end
-        found = dispatcher.with_leases(lambda leases: leases.dead_letters.dead(start, end))
-        size = _INTERVAL_BYTES * len(found)
-        check_answer(size, "redrive or purge some by their offsets first")
-        await room(size)
-        listed = proto.DeadListed()
-        async with self._slices.turn() as turn:
-            for low, high in found:
-                listed.intervals.add(start=low, end=high)
-                await turn.rest()
-        return proto.Response(dead_listed=listed), ()
 
     async def claim(self, request: proto.Request) -> proto.Response:
         body = request.claim
@@ -236,24 +202,6 @@ def batched(intervals: list[Interval]) -> Iterator[list[Interval]]:
 
 def _cancel(intervals: list[Interval], now_ms: int, leases: LeaseManager) -> int:
     return leases.cancel(intervals, now_ms)
-
-
-def _purge(
-    _: DeliveryDispatcher,
-    kept: tuple[int, int],
-    intervals: list[Interval] | None,
-    leases: LeaseManager,
-) -> int:
-    return leases.dead_letters.purge(*kept, intervals)
-
-
-def _redrive(
-    dispatcher: DeliveryDispatcher,
-    kept: tuple[int, int],
-    intervals: list[Interval] | None,
-    leases: LeaseManager,
-) -> int:
-    return leases.dead_letters.redrive(*kept, intervals, dispatcher.now_ms())
 
 
 def _count_groups(leases: LeaseManager) -> int:
@@ -312,7 +260,8 @@ def _group_description(
     )
 
 
-def _intervals(parts: Sequence[proto.Interval]) -> list[Interval]:
+def checked_intervals(parts: Sequence[proto.Interval]) -> list[Interval]:
+    """The intervals that a request names."""
     if len(parts) > _INTERVALS_MAX:
         raise InvalidRequest(f"name at most {_INTERVALS_MAX} intervals, not {len(parts)}")
     found = [(part.start, part.end) for part in parts]

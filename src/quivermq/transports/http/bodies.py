@@ -1,9 +1,10 @@
 """The bodies and parameters of requests: what may be said, and within which limits."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
-from fastapi import Path, Query
+from fastapi import Depends, Path, Query
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -13,8 +14,11 @@ from pydantic import (
     model_validator,
 )
 
+from quivermq.client import letter_filter
+from quivermq.errors import InvalidRequest
 from quivermq.names import NAME_CHARACTERS_MAX
 from quivermq.transports.http.encoding import Encoding
+from quivermq.wire import LetterFilter
 
 _TAIL: Final = r"[A-Za-z0-9._-]*$"
 _NAME: Final = r"^([A-Za-z0-9_-]|\.[A-Za-z0-9_-]|\.\.[A-Za-z0-9._-])" + _TAIL
@@ -306,11 +310,74 @@ class SeekBody(Body):
     partition: Partition | None = Field(None, description="null: all.")
 
 
+_OF_GROUP: Final = "Only those of the group that failed."
+_REASON: Final = "Only those with this in their reason."
+_KEY: Final = "Only those with this key, in UTF-8."
+_OLDER: Final = "Only those that died so many seconds ago, or longer."
+_SINCE: Final = "Only those that died at this time (ISO 8601) or later."
+_Moment = Annotated[str, Field(pattern=r"^[0-9]{4}-.{1,40}$")]
+
+
 class LettersBody(Body):
-    """Dead letters by their offsets in the dead-letter topic; without offsets, all."""
+    """Dead letters by their offsets in the dead-letter topic; without offsets, all; and of these
+    the ones of which everything else is true."""
 
     partition: Partition | None = Field(None, description="Of the dead-letter topic; null: all.")
     offsets: Offsets | None = None
+    group: str | None = Field(None, max_length=NAME_CHARACTERS_MAX, description=_OF_GROUP)
+    reason: str | None = Field(None, max_length=1_000, description=_REASON)
+    key: str | None = Field(None, max_length=10_000, description=_KEY)
+    older_than: Seconds | None = Field(None, description=_OLDER)
+    since: _Moment | None = Field(None, description=_SINCE)
+
+    @property
+    def wanted(self) -> LetterFilter:
+        """As brokers take it."""
+        since = None if self.since is None else moment_of(self.since)
+        return letter_filter(self.group, self.reason, self.key, self.older_than, since)
+
+
+class RedriveBody(LettersBody):
+    """Dead letters, and where they go."""
+
+    to: str = Field(
+        "group",
+        pattern=_OWN_NAME,
+        max_length=NAME_CHARACTERS_MAX,
+        description='"group": the group that failed gets them again, and no other; "all": they '
+        "are stored in their topic again, for every group; else the topic to store them in.",
+    )
+    rate: Annotated[float, Field(ge=0.001, le=1e9, allow_inf_nan=False)] | None = Field(
+        None, description="So many a second at most; the answer comes when all are on their way."
+    )
+
+
+def moment_of(text: str) -> datetime:
+    """A time of a request; without a zone it is UTC."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidRequest(f"{text!r} is not a time: write it as 2026-11-16T12:00:00Z") from error
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+async def letters_wanted(
+    group: Annotated[
+        str | None, Query(max_length=NAME_CHARACTERS_MAX, description=_OF_GROUP)
+    ] = None,
+    reason: Annotated[str | None, Query(max_length=1_000, description=_REASON)] = None,
+    key: Annotated[str | None, Query(max_length=10_000, description=_KEY)] = None,
+    older_than: Annotated[
+        float | None, Query(ge=0, le=DELAY_S_MAX, allow_inf_nan=False, description=_OLDER)
+    ] = None,
+    since: Annotated[str | None, Query(pattern=r"^[0-9]{4}-.{1,40}$", description=_SINCE)] = None,
+) -> LetterFilter:
+    """The filter of a list of dead letters, by its query parameters."""
+    moment = None if since is None else moment_of(since)
+    return letter_filter(group, reason, key, older_than, moment)
+
+
+LettersQuery = Annotated[LetterFilter, Depends(letters_wanted)]
 
 
 class DelayedBody(Body):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Response
 
 from quivermq.client import DeadLetter
-from quivermq.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
+from quivermq.errors import Forbidden, InvalidRequest, OffsetOutOfRange, TopicNotFound
 from quivermq.transports.http.backend import Backend
 from quivermq.transports.http.bodies import (
     LISTED_MAX,
@@ -15,12 +15,15 @@ from quivermq.transports.http.bodies import (
     DelayedBody,
     EncodingQuery,
     LettersBody,
+    LettersQuery,
     LimitQuery,
     OffsetNumber,
     PartitionNumber,
+    RedriveBody,
     TopicName,
     numbers_of,
 )
+from quivermq.transports.http.encoding import Encoding
 from quivermq.transports.http.gate import BodyRoute
 from quivermq.transports.http.models import (
     CountAnswer,
@@ -28,9 +31,10 @@ from quivermq.transports.http.models import (
     DelayedListAnswer,
     LetterAnswer,
     LettersAnswer,
+    RedrivenAnswer,
 )
 from quivermq.transports.http.statuses import Json, refusals
-from quivermq.wire import proto
+from quivermq.wire import LetterFilter, proto
 
 _BYTES_MAX: Final = 4 << 20
 """Of the values in one answer."""
@@ -44,16 +48,16 @@ class DeadLetterRoutes:
         self._admin = backend.core.dead_letters
 
     def router(self) -> APIRouter:
-        router = APIRouter(
-            route_class=BodyRoute, prefix="/v1/topics/{topic}", tags=["dead letters"]
-        )
-        letters = "/dead-letters"
+        router = APIRouter(route_class=BodyRoute, prefix="/v1", tags=["dead letters"])
+        self._add(router, "/dead-letters", self.all_letters, LettersAnswer, "GET")
+        letters = "/topics/{topic}/dead-letters"
         self._add(router, letters, self.letters, LettersAnswer, "GET")
         self._add(router, letters + "/{partition}/{offset}", self.letter, LetterAnswer, "GET", 416)
-        self._add(router, letters + "/redrive", self.redrive, CountAnswer, "POST")
+        self._add(router, letters + "/redrive", self.redrive, RedrivenAnswer, "POST")
         self._add(router, letters + "/purge", self.purge, CountAnswer, "POST")
-        self._add(router, "/delayed", self.delayed, DelayedListAnswer, "GET", tag="delayed")
-        self._add(router, "/delayed/cancel", self.cancel, CountAnswer, "POST", tag="delayed")
+        delayed = "/topics/{topic}/delayed"
+        self._add(router, delayed, self.delayed, DelayedListAnswer, "GET", tag="delayed")
+        self._add(router, delayed + "/cancel", self.cancel, CountAnswer, "POST", tag="delayed")
         return router
 
     def _add(
@@ -78,6 +82,7 @@ class DeadLetterRoutes:
     async def letters(
         self,
         topic: TopicName,
+        wanted: LettersQuery,
         limit: LimitQuery = 100,
         partition: Annotated[
             int | None, Query(ge=0, le=PARTITION_MAX, description="Only of this partition.")
@@ -88,10 +93,23 @@ class DeadLetterRoutes:
         encoding: EncodingQuery = "utf8",
     ) -> Response:
         """Messages of a topic that failed too often or were rejected, the oldest first."""
+        wanted = wanted._replace(topic=topic)
+        walk = self._walk(await self._place(topic), wanted, partition, offset)
+        return await self._listed(walk, limit, encoding)
+
+    async def all_letters(
+        self, wanted: LettersQuery, limit: LimitQuery = 100, encoding: EncodingQuery = "utf8"
+    ) -> Response:
+        """The same of all topics."""
+        return await self._listed(self._walk_all(wanted), limit, encoding)
+
+    async def _listed(
+        self, walk: AsyncIterator[DeadLetter], limit: int, encoding: Encoding
+    ) -> Response:
         found: list[DeadLetter] = []
         size = 0
         is_complete = True
-        async for letter in self._walk(topic, partition, offset):
+        async for letter in walk:
             if len(found) >= limit or size > _BYTES_MAX:
                 is_complete = False
                 break
@@ -121,34 +139,37 @@ class DeadLetterRoutes:
             )
         return Json(LetterAnswer.of(DeadLetter.of(found[0]), encoding))
 
-    async def redrive(self, topic: TopicName, body: LettersBody) -> Response:
-        """Put dead letters back into the topic."""
-        return await self._send(topic, body, purge=False)
+    async def redrive(self, topic: TopicName, body: RedriveBody) -> Response:
+        """Let dead letters be delivered again: to the group that failed, to all groups of their
+        topic, or in another topic."""
+        redriven = await self._admin.redrive(
+            topic, _offsets(body), body.partition, body.to, body.rate, body.wanted
+        )
+        return Json(RedrivenAnswer(messages=int(redriven), stayed=redriven.stayed))
 
     async def purge(self, topic: TopicName, body: LettersBody) -> Response:
         """Drop dead letters."""
-        return await self._send(topic, body, purge=True)
-
-    async def _send(self, topic: str, body: LettersBody, *, purge: bool) -> Response:
-        offsets = None if body.offsets is None else numbers_of(body.offsets)
-        if offsets is not None or await self._place(topic) == f"{topic}.dlq":
-            count = await self._admin.redrive(topic, offsets, body.partition, purge=purge)
-            return Json(CountAnswer(messages=count))
-        # Other topics may send theirs to the same place. Only the offsets are kept meanwhile.
-        chosen: dict[int, list[int]] = {}
-        async for letter in self._walk(topic, body.partition, 0):
-            chosen.setdefault(letter.partition, []).append(letter.offset)
-        count = 0
-        for number, mine in chosen.items():
-            count += await self._admin.redrive(topic, mine, number, purge=purge)
-        return Json(CountAnswer(messages=count))
+        purged = await self._admin.redrive(
+            topic, _offsets(body), body.partition, wanted=body.wanted, purge=True
+        )
+        return Json(CountAnswer(messages=int(purged)))
 
     async def _place(self, topic: str) -> str:
         return (await self._backend.core.admin.describe([topic]))[0].dead_letter
 
-    async def _walk(self, topic: str, only: int | None, first: int) -> AsyncIterator[DeadLetter]:
+    async def _walk_all(self, wanted: LetterFilter) -> AsyncIterator[DeadLetter]:
+        for place in await self._admin.all_places():
+            try:
+                async for letter in self._walk(place, wanted, None, 0):
+                    yield letter
+            except Forbidden:
+                # Of all topics those that the caller may read.
+                continue
+
+    async def _walk(
+        self, place: str, wanted: LetterFilter, only: int | None, first: int
+    ) -> AsyncIterator[DeadLetter]:
         """Letters that were neither redriven nor purged, a part at a time."""
-        place = await self._place(topic)
         try:
             count = len((await self._backend.core.admin.describe([place]))[0].partitions)
         except TopicNotFound:
@@ -157,19 +178,32 @@ class DeadLetterRoutes:
         if only is not None and only >= count:
             raise InvalidRequest(f"{place!r} has partitions 0 to {count - 1}, not {only}")
         for partition in range(count) if only is None else [only]:
-            request = proto.Request()
-            request.list_dead.topic, request.list_dead.partition = place, partition
-            listed = (await self._backend.ask(request)).dead_listed.intervals
-            for interval in listed:
+            async for interval in self._intervals(place, partition, wanted, first):
                 at = max(interval.start, first)
                 while at < interval.end:
                     limit = min(interval.end - at, LISTED_MAX)
                     part = await self._part(place, partition, at, limit)
                     for message in part:
-                        letter = DeadLetter.of(message)
-                        if letter.topic in {topic, ""}:
-                            yield letter
+                        # A broker of another release may know of no filters.
+                        if wanted.wants(message.headers, message.key, message.timestamp):
+                            yield DeadLetter.of(message)
                     at = part[-1].offset + 1 if part else interval.end
+
+    async def _intervals(
+        self, place: str, partition: int, wanted: LetterFilter, first: int
+    ) -> AsyncIterator[proto.Interval]:
+        while True:
+            request = proto.Request()
+            ask = request.list_dead
+            ask.topic, ask.partition, ask.first = place, partition, first
+            if not wanted.is_open:
+                ask.filter.CopyFrom(wanted.pack())
+            listed = (await self._backend.ask(request)).dead_listed
+            for interval in listed.intervals:
+                yield interval
+            if not listed.next:
+                return
+            first = listed.next
 
     async def _part(self, place: str, partition: int, at: int, limit: int) -> Any:
         try:
@@ -189,3 +223,7 @@ class DeadLetterRoutes:
             topic, body.partition, numbers_of(body.offsets)
         )
         return Json(CountAnswer(messages=count))
+
+
+def _offsets(body: LettersBody) -> list[int] | None:
+    return None if body.offsets is None else numbers_of(body.offsets)

@@ -357,6 +357,15 @@ class CountAnswer(ApiAnswer):
     messages: U64
 
 
+class RedrivenAnswer(CountAnswer):
+    """How many dead letters went back."""
+
+    stayed: U64 = Field(
+        description="Those that could not go to their group: the original, the group or the topic "
+        'is gone. They are still dead letters; "to": "all" stores them again.'
+    )
+
+
 class DelayedAnswer(ApiAnswer):
     """Messages in a row that their producer delayed."""
 

@@ -21,7 +21,7 @@ RELEASE: Outcome
 EXTEND: Outcome
 
 class Request(_message.Message):
-    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "user", "traceparent", "tracestate", "hello", "cancel", "ping", "map", "prove", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "list_offsets", "commit_offset", "committed_offsets", "claim", "poll", "await_ready", "settle", "release_consumer", "describe_groups", "seek_group", "delete_group", "list_delayed", "cancel_delayed", "redrive", "take_tokens", "sticky_beat", "describe_sticky", "list_dead", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure", "upgrade_cluster", "set_log_level", "add_user", "remove_user", "grant_user", "revoke_user", "list_users", "list_user_records", "export_catalog", "export_partition", "restore_catalog", "restore_topic", "restore_frames", "finish_restore")
+    __slots__ = ("id", "timeout_ms", "forwarded", "direct", "user", "traceparent", "tracestate", "hello", "cancel", "ping", "map", "prove", "create_topic", "alter_topic", "delete_topic", "describe_topics", "describe_partitions", "new_producer", "produce", "fetch", "find_offset", "list_offsets", "commit_offset", "committed_offsets", "claim", "poll", "await_ready", "settle", "release_consumer", "describe_groups", "seek_group", "delete_group", "list_delayed", "cancel_delayed", "redrive", "take_tokens", "sticky_beat", "describe_sticky", "list_dead", "redrive_to", "revive", "stats", "bootstrap", "join_cluster", "register_broker", "remove_broker", "replace_broker", "rebalance", "transfer", "reconfigure", "upgrade_cluster", "set_log_level", "add_user", "remove_user", "grant_user", "revoke_user", "list_users", "list_user_records", "export_catalog", "export_partition", "restore_catalog", "restore_topic", "restore_frames", "finish_restore")
     ID_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     FORWARDED_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,8 @@ class Request(_message.Message):
     STICKY_BEAT_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_STICKY_FIELD_NUMBER: _ClassVar[int]
     LIST_DEAD_FIELD_NUMBER: _ClassVar[int]
+    REDRIVE_TO_FIELD_NUMBER: _ClassVar[int]
+    REVIVE_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     BOOTSTRAP_FIELD_NUMBER: _ClassVar[int]
     JOIN_CLUSTER_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +125,8 @@ class Request(_message.Message):
     sticky_beat: StickyBeat
     describe_sticky: DescribeSticky
     list_dead: ListDead
+    redrive_to: Redrive
+    revive: Revive
     stats: Stats
     bootstrap: Bootstrap
     join_cluster: JoinCluster
@@ -146,10 +150,10 @@ class Request(_message.Message):
     restore_topic: RestoreTopic
     restore_frames: RestoreFrames
     finish_restore: FinishRestore
-    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., user: _Optional[str] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., prove: _Optional[_Union[Prove, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ..., await_ready: _Optional[_Union[AwaitReady, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., release_consumer: _Optional[_Union[ReleaseConsumer, _Mapping]] = ..., describe_groups: _Optional[_Union[DescribeGroups, _Mapping]] = ..., seek_group: _Optional[_Union[SeekGroup, _Mapping]] = ..., delete_group: _Optional[_Union[DeleteGroup, _Mapping]] = ..., list_delayed: _Optional[_Union[ListDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[CancelDelayed, _Mapping]] = ..., redrive: _Optional[_Union[Redrive, _Mapping]] = ..., take_tokens: _Optional[_Union[TakeTokens, _Mapping]] = ..., sticky_beat: _Optional[_Union[StickyBeat, _Mapping]] = ..., describe_sticky: _Optional[_Union[DescribeSticky, _Mapping]] = ..., list_dead: _Optional[_Union[ListDead, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ..., upgrade_cluster: _Optional[_Union[UpgradeCluster, _Mapping]] = ..., set_log_level: _Optional[_Union[SetLogLevel, _Mapping]] = ..., add_user: _Optional[_Union[AddUser, _Mapping]] = ..., remove_user: _Optional[_Union[RemoveUser, _Mapping]] = ..., grant_user: _Optional[_Union[GrantUser, _Mapping]] = ..., revoke_user: _Optional[_Union[RevokeUser, _Mapping]] = ..., list_users: _Optional[_Union[ListUsers, _Mapping]] = ..., list_user_records: _Optional[_Union[ListUserRecords, _Mapping]] = ..., export_catalog: _Optional[_Union[ExportCatalog, _Mapping]] = ..., export_partition: _Optional[_Union[ExportPartition, _Mapping]] = ..., restore_catalog: _Optional[_Union[RestoreCatalog, _Mapping]] = ..., restore_topic: _Optional[_Union[RestoreTopic, _Mapping]] = ..., restore_frames: _Optional[_Union[RestoreFrames, _Mapping]] = ..., finish_restore: _Optional[_Union[FinishRestore, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., forwarded: bool = ..., direct: bool = ..., user: _Optional[str] = ..., traceparent: _Optional[str] = ..., tracestate: _Optional[str] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., cancel: _Optional[_Union[Cancel, _Mapping]] = ..., ping: _Optional[_Union[Ping, _Mapping]] = ..., map: _Optional[_Union[MapQuery, _Mapping]] = ..., prove: _Optional[_Union[Prove, _Mapping]] = ..., create_topic: _Optional[_Union[CreateTopic, _Mapping]] = ..., alter_topic: _Optional[_Union[AlterTopic, _Mapping]] = ..., delete_topic: _Optional[_Union[DeleteTopic, _Mapping]] = ..., describe_topics: _Optional[_Union[DescribeTopics, _Mapping]] = ..., describe_partitions: _Optional[_Union[DescribePartitions, _Mapping]] = ..., new_producer: _Optional[_Union[NewProducer, _Mapping]] = ..., produce: _Optional[_Union[Produce, _Mapping]] = ..., fetch: _Optional[_Union[Fetch, _Mapping]] = ..., find_offset: _Optional[_Union[FindOffset, _Mapping]] = ..., list_offsets: _Optional[_Union[ListOffsets, _Mapping]] = ..., commit_offset: _Optional[_Union[CommitOffset, _Mapping]] = ..., committed_offsets: _Optional[_Union[CommittedOffsets, _Mapping]] = ..., claim: _Optional[_Union[Claim, _Mapping]] = ..., poll: _Optional[_Union[Poll, _Mapping]] = ..., await_ready: _Optional[_Union[AwaitReady, _Mapping]] = ..., settle: _Optional[_Union[Settle, _Mapping]] = ..., release_consumer: _Optional[_Union[ReleaseConsumer, _Mapping]] = ..., describe_groups: _Optional[_Union[DescribeGroups, _Mapping]] = ..., seek_group: _Optional[_Union[SeekGroup, _Mapping]] = ..., delete_group: _Optional[_Union[DeleteGroup, _Mapping]] = ..., list_delayed: _Optional[_Union[ListDelayed, _Mapping]] = ..., cancel_delayed: _Optional[_Union[CancelDelayed, _Mapping]] = ..., redrive: _Optional[_Union[Redrive, _Mapping]] = ..., take_tokens: _Optional[_Union[TakeTokens, _Mapping]] = ..., sticky_beat: _Optional[_Union[StickyBeat, _Mapping]] = ..., describe_sticky: _Optional[_Union[DescribeSticky, _Mapping]] = ..., list_dead: _Optional[_Union[ListDead, _Mapping]] = ..., redrive_to: _Optional[_Union[Redrive, _Mapping]] = ..., revive: _Optional[_Union[Revive, _Mapping]] = ..., stats: _Optional[_Union[Stats, _Mapping]] = ..., bootstrap: _Optional[_Union[Bootstrap, _Mapping]] = ..., join_cluster: _Optional[_Union[JoinCluster, _Mapping]] = ..., register_broker: _Optional[_Union[RegisterBroker, _Mapping]] = ..., remove_broker: _Optional[_Union[RemoveBroker, _Mapping]] = ..., replace_broker: _Optional[_Union[ReplaceBroker, _Mapping]] = ..., rebalance: _Optional[_Union[Rebalance, _Mapping]] = ..., transfer: _Optional[_Union[Transfer, _Mapping]] = ..., reconfigure: _Optional[_Union[Reconfigure, _Mapping]] = ..., upgrade_cluster: _Optional[_Union[UpgradeCluster, _Mapping]] = ..., set_log_level: _Optional[_Union[SetLogLevel, _Mapping]] = ..., add_user: _Optional[_Union[AddUser, _Mapping]] = ..., remove_user: _Optional[_Union[RemoveUser, _Mapping]] = ..., grant_user: _Optional[_Union[GrantUser, _Mapping]] = ..., revoke_user: _Optional[_Union[RevokeUser, _Mapping]] = ..., list_users: _Optional[_Union[ListUsers, _Mapping]] = ..., list_user_records: _Optional[_Union[ListUserRecords, _Mapping]] = ..., export_catalog: _Optional[_Union[ExportCatalog, _Mapping]] = ..., export_partition: _Optional[_Union[ExportPartition, _Mapping]] = ..., restore_catalog: _Optional[_Union[RestoreCatalog, _Mapping]] = ..., restore_topic: _Optional[_Union[RestoreTopic, _Mapping]] = ..., restore_frames: _Optional[_Union[RestoreFrames, _Mapping]] = ..., finish_restore: _Optional[_Union[FinishRestore, _Mapping]] = ...) -> None: ...
 
 class Response(_message.Message):
-    __slots__ = ("id", "error", "welcome", "done", "challenge", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_listed", "offsets_committed", "claimed", "polled", "ready", "settled", "groups_described", "group_sought", "delayed_listed", "delayed_cancelled", "redriven", "tokens_taken", "sticky_state", "sticky_described", "dead_listed", "stats_report", "broker_registered", "rebalance_progress", "cluster_upgraded", "log_levels", "user_added", "users_listed", "user_records_listed", "catalog_exported", "partition_exported", "catalog_restored", "topic_restoring", "frames_restored")
+    __slots__ = ("id", "error", "welcome", "done", "challenge", "map", "topics_described", "partitions_described", "producer_granted", "produced", "fetched", "offset_found", "offsets_listed", "offsets_committed", "claimed", "polled", "ready", "settled", "groups_described", "group_sought", "delayed_listed", "delayed_cancelled", "redriven", "tokens_taken", "sticky_state", "sticky_described", "dead_listed", "revived", "stats_report", "broker_registered", "rebalance_progress", "cluster_upgraded", "log_levels", "user_added", "users_listed", "user_records_listed", "catalog_exported", "partition_exported", "catalog_restored", "topic_restoring", "frames_restored")
     ID_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +181,7 @@ class Response(_message.Message):
     STICKY_STATE_FIELD_NUMBER: _ClassVar[int]
     STICKY_DESCRIBED_FIELD_NUMBER: _ClassVar[int]
     DEAD_LISTED_FIELD_NUMBER: _ClassVar[int]
+    REVIVED_FIELD_NUMBER: _ClassVar[int]
     STATS_REPORT_FIELD_NUMBER: _ClassVar[int]
     BROKER_REGISTERED_FIELD_NUMBER: _ClassVar[int]
     REBALANCE_PROGRESS_FIELD_NUMBER: _ClassVar[int]
@@ -217,6 +222,7 @@ class Response(_message.Message):
     sticky_state: StickyState
     sticky_described: StickyDescribed
     dead_listed: DeadListed
+    revived: Revived
     stats_report: StatsReport
     broker_registered: BrokerRegistered
     rebalance_progress: RebalanceProgress
@@ -230,7 +236,7 @@ class Response(_message.Message):
     catalog_restored: CatalogRestored
     topic_restoring: TopicRestoring
     frames_restored: FramesRestored
-    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., challenge: _Optional[_Union[Challenge, _Mapping]] = ..., map: _Optional[_Union[ClusterMap, _Mapping]] = ..., topics_described: _Optional[_Union[TopicsDescribed, _Mapping]] = ..., partitions_described: _Optional[_Union[PartitionsDescribed, _Mapping]] = ..., producer_granted: _Optional[_Union[ProducerGranted, _Mapping]] = ..., produced: _Optional[_Union[Produced, _Mapping]] = ..., fetched: _Optional[_Union[Fetched, _Mapping]] = ..., offset_found: _Optional[_Union[OffsetFound, _Mapping]] = ..., offsets_listed: _Optional[_Union[OffsetsListed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., polled: _Optional[_Union[Polled, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., groups_described: _Optional[_Union[GroupsDescribed, _Mapping]] = ..., group_sought: _Optional[_Union[GroupSought, _Mapping]] = ..., delayed_listed: _Optional[_Union[DelayedListed, _Mapping]] = ..., delayed_cancelled: _Optional[_Union[DelayedCancelled, _Mapping]] = ..., redriven: _Optional[_Union[Redriven, _Mapping]] = ..., tokens_taken: _Optional[_Union[TokensTaken, _Mapping]] = ..., sticky_state: _Optional[_Union[StickyState, _Mapping]] = ..., sticky_described: _Optional[_Union[StickyDescribed, _Mapping]] = ..., dead_listed: _Optional[_Union[DeadListed, _Mapping]] = ..., stats_report: _Optional[_Union[StatsReport, _Mapping]] = ..., broker_registered: _Optional[_Union[BrokerRegistered, _Mapping]] = ..., rebalance_progress: _Optional[_Union[RebalanceProgress, _Mapping]] = ..., cluster_upgraded: _Optional[_Union[ClusterUpgraded, _Mapping]] = ..., log_levels: _Optional[_Union[LogLevels, _Mapping]] = ..., user_added: _Optional[_Union[UserAdded, _Mapping]] = ..., users_listed: _Optional[_Union[UsersListed, _Mapping]] = ..., user_records_listed: _Optional[_Union[UserRecordsListed, _Mapping]] = ..., catalog_exported: _Optional[_Union[CatalogExported, _Mapping]] = ..., partition_exported: _Optional[_Union[PartitionExported, _Mapping]] = ..., catalog_restored: _Optional[_Union[CatalogRestored, _Mapping]] = ..., topic_restoring: _Optional[_Union[TopicRestoring, _Mapping]] = ..., frames_restored: _Optional[_Union[FramesRestored, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., error: _Optional[_Union[Error, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., challenge: _Optional[_Union[Challenge, _Mapping]] = ..., map: _Optional[_Union[ClusterMap, _Mapping]] = ..., topics_described: _Optional[_Union[TopicsDescribed, _Mapping]] = ..., partitions_described: _Optional[_Union[PartitionsDescribed, _Mapping]] = ..., producer_granted: _Optional[_Union[ProducerGranted, _Mapping]] = ..., produced: _Optional[_Union[Produced, _Mapping]] = ..., fetched: _Optional[_Union[Fetched, _Mapping]] = ..., offset_found: _Optional[_Union[OffsetFound, _Mapping]] = ..., offsets_listed: _Optional[_Union[OffsetsListed, _Mapping]] = ..., offsets_committed: _Optional[_Union[OffsetsCommitted, _Mapping]] = ..., claimed: _Optional[_Union[Claimed, _Mapping]] = ..., polled: _Optional[_Union[Polled, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., groups_described: _Optional[_Union[GroupsDescribed, _Mapping]] = ..., group_sought: _Optional[_Union[GroupSought, _Mapping]] = ..., delayed_listed: _Optional[_Union[DelayedListed, _Mapping]] = ..., delayed_cancelled: _Optional[_Union[DelayedCancelled, _Mapping]] = ..., redriven: _Optional[_Union[Redriven, _Mapping]] = ..., tokens_taken: _Optional[_Union[TokensTaken, _Mapping]] = ..., sticky_state: _Optional[_Union[StickyState, _Mapping]] = ..., sticky_described: _Optional[_Union[StickyDescribed, _Mapping]] = ..., dead_listed: _Optional[_Union[DeadListed, _Mapping]] = ..., revived: _Optional[_Union[Revived, _Mapping]] = ..., stats_report: _Optional[_Union[StatsReport, _Mapping]] = ..., broker_registered: _Optional[_Union[BrokerRegistered, _Mapping]] = ..., rebalance_progress: _Optional[_Union[RebalanceProgress, _Mapping]] = ..., cluster_upgraded: _Optional[_Union[ClusterUpgraded, _Mapping]] = ..., log_levels: _Optional[_Union[LogLevels, _Mapping]] = ..., user_added: _Optional[_Union[UserAdded, _Mapping]] = ..., users_listed: _Optional[_Union[UsersListed, _Mapping]] = ..., user_records_listed: _Optional[_Union[UserRecordsListed, _Mapping]] = ..., catalog_exported: _Optional[_Union[CatalogExported, _Mapping]] = ..., partition_exported: _Optional[_Union[PartitionExported, _Mapping]] = ..., catalog_restored: _Optional[_Union[CatalogRestored, _Mapping]] = ..., topic_restoring: _Optional[_Union[TopicRestoring, _Mapping]] = ..., frames_restored: _Optional[_Union[FramesRestored, _Mapping]] = ...) -> None: ...
 
 class Error(_message.Message):
     __slots__ = ("code", "message", "retriable", "leader", "leader_address", "earliest", "end", "expected", "may_be_forgotten")
@@ -1058,40 +1064,104 @@ class DelayedCancelled(_message.Message):
     def __init__(self, cancelled: _Optional[int] = ...) -> None: ...
 
 class Redrive(_message.Message):
-    __slots__ = ("topic", "topic_id", "partition", "intervals", "purge")
+    __slots__ = ("topic", "topic_id", "partition", "intervals", "purge", "to", "filter", "first")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     INTERVALS_FIELD_NUMBER: _ClassVar[int]
     PURGE_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: bytes
     partition: int
     intervals: _containers.RepeatedCompositeFieldContainer[Interval]
     purge: bool
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., intervals: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ..., purge: bool = ...) -> None: ...
+    to: str
+    filter: LetterFilter
+    first: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., intervals: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ..., purge: bool = ..., to: _Optional[str] = ..., filter: _Optional[_Union[LetterFilter, _Mapping]] = ..., first: _Optional[int] = ...) -> None: ...
 
 class Redriven(_message.Message):
-    __slots__ = ("messages",)
+    __slots__ = ("messages", "stayed", "next")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    STAYED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     messages: int
-    def __init__(self, messages: _Optional[int] = ...) -> None: ...
+    stayed: int
+    next: int
+    def __init__(self, messages: _Optional[int] = ..., stayed: _Optional[int] = ..., next: _Optional[int] = ...) -> None: ...
 
-class ListDead(_message.Message):
-    __slots__ = ("topic", "topic_id", "partition")
+class LetterFilter(_message.Message):
+    __slots__ = ("topic", "group", "reason", "key", "died_from_ms", "died_before_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    DIED_FROM_MS_FIELD_NUMBER: _ClassVar[int]
+    DIED_BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    reason: str
+    key: bytes
+    died_from_ms: int
+    died_before_ms: int
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., reason: _Optional[str] = ..., key: _Optional[bytes] = ..., died_from_ms: _Optional[int] = ..., died_before_ms: _Optional[int] = ...) -> None: ...
+
+class Revive(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "group", "redrive", "pieces")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REDRIVE_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     topic_id: bytes
     partition: int
-    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ...) -> None: ...
+    group: str
+    redrive: int
+    pieces: _containers.RepeatedCompositeFieldContainer[RevivedPiece]
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., group: _Optional[str] = ..., redrive: _Optional[int] = ..., pieces: _Optional[_Iterable[_Union[RevivedPiece, _Mapping]]] = ...) -> None: ...
+
+class RevivedPiece(_message.Message):
+    __slots__ = ("start", "count", "priority")
+    START_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    count: int
+    priority: int
+    def __init__(self, start: _Optional[int] = ..., count: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
+
+class Revived(_message.Message):
+    __slots__ = ("gone",)
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    gone: _containers.RepeatedCompositeFieldContainer[Interval]
+    def __init__(self, gone: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ...) -> None: ...
+
+class ListDead(_message.Message):
+    __slots__ = ("topic", "topic_id", "partition", "filter", "first")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    topic_id: bytes
+    partition: int
+    filter: LetterFilter
+    first: int
+    def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., filter: _Optional[_Union[LetterFilter, _Mapping]] = ..., first: _Optional[int] = ...) -> None: ...
 
 class DeadListed(_message.Message):
-    __slots__ = ("intervals",)
+    __slots__ = ("intervals", "next")
     INTERVALS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
     intervals: _containers.RepeatedCompositeFieldContainer[Interval]
-    def __init__(self, intervals: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ...) -> None: ...
+    next: int
+    def __init__(self, intervals: _Optional[_Iterable[_Union[Interval, _Mapping]]] = ..., next: _Optional[int] = ...) -> None: ...
 
 class TakeTokens(_message.Message):
     __slots__ = ("topic", "topic_id", "wanted", "unused", "wait_ms")

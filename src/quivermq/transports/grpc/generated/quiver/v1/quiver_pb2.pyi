@@ -646,10 +646,28 @@ class DeleteGroupResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ListDeadLettersRequest(_message.Message):
-    __slots__ = ("topic",)
+    __slots__ = ("topic", "filter")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     topic: str
-    def __init__(self, topic: _Optional[str] = ...) -> None: ...
+    filter: LetterFilter
+    def __init__(self, topic: _Optional[str] = ..., filter: _Optional[_Union[LetterFilter, _Mapping]] = ...) -> None: ...
+
+class LetterFilter(_message.Message):
+    __slots__ = ("topic", "group", "reason", "key", "died_from_ms", "died_before_ms")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    DIED_FROM_MS_FIELD_NUMBER: _ClassVar[int]
+    DIED_BEFORE_MS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    group: str
+    reason: str
+    key: bytes
+    died_from_ms: int
+    died_before_ms: int
+    def __init__(self, topic: _Optional[str] = ..., group: _Optional[str] = ..., reason: _Optional[str] = ..., key: _Optional[bytes] = ..., died_from_ms: _Optional[int] = ..., died_before_ms: _Optional[int] = ...) -> None: ...
 
 class ListDeadLettersResponse(_message.Message):
     __slots__ = ("letters",)
@@ -658,38 +676,50 @@ class ListDeadLettersResponse(_message.Message):
     def __init__(self, letters: _Optional[_Iterable[_Union[DeadLetters, _Mapping]]] = ...) -> None: ...
 
 class DeadLetters(_message.Message):
-    __slots__ = ("partition", "ranges")
+    __slots__ = ("partition", "ranges", "topic")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
     partition: int
     ranges: _containers.RepeatedCompositeFieldContainer[OffsetRange]
-    def __init__(self, partition: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
+    topic: str
+    def __init__(self, partition: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., topic: _Optional[str] = ...) -> None: ...
 
 class RedriveRequest(_message.Message):
-    __slots__ = ("topic", "partition", "ranges")
+    __slots__ = ("topic", "partition", "ranges", "filter", "to", "rate")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     ranges: _containers.RepeatedCompositeFieldContainer[OffsetRange]
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
+    filter: LetterFilter
+    to: str
+    rate: float
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., filter: _Optional[_Union[LetterFilter, _Mapping]] = ..., to: _Optional[str] = ..., rate: _Optional[float] = ...) -> None: ...
 
 class RedriveResponse(_message.Message):
-    __slots__ = ("messages",)
+    __slots__ = ("messages", "stayed")
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    STAYED_FIELD_NUMBER: _ClassVar[int]
     messages: int
-    def __init__(self, messages: _Optional[int] = ...) -> None: ...
+    stayed: int
+    def __init__(self, messages: _Optional[int] = ..., stayed: _Optional[int] = ...) -> None: ...
 
 class PurgeRequest(_message.Message):
-    __slots__ = ("topic", "partition", "ranges")
+    __slots__ = ("topic", "partition", "ranges", "filter")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     RANGES_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partition: int
     ranges: _containers.RepeatedCompositeFieldContainer[OffsetRange]
-    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ...) -> None: ...
+    filter: LetterFilter
+    def __init__(self, topic: _Optional[str] = ..., partition: _Optional[int] = ..., ranges: _Optional[_Iterable[_Union[OffsetRange, _Mapping]]] = ..., filter: _Optional[_Union[LetterFilter, _Mapping]] = ...) -> None: ...
 
 class PurgeResponse(_message.Message):
     __slots__ = ("messages",)
