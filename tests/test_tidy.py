@@ -13,7 +13,7 @@ LAYERS = [
     "errors", "quantities", "validation", "topic_settings", "addresses", "intervals", "names",
     "events", "batches", "log_context", "client_file", "settings", "tls", "raft", "queue", "wire",
     "tracing", "cluster", "log", "replica", "client", "backup", "node", "transports", "portal",
-    "lakehouse", "spark", "pipelines", "testing", "cli",
+    "lakehouse", "spark", "pipelines", "integrations", "testing", "cli",
 ]  # fmt: skip
 FORBIDDEN = {
     ("queue", "raft"), ("wire", "raft"), ("wire", "queue"), ("client", "raft"),

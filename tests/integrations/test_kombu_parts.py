@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quivermq.errors import InvalidRequest
@@ -28,6 +28,8 @@ def test_a_queue_of_any_name_has_a_topic_and_is_found_again(queue: str) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(SOME, SOME)
+@example("a@b", "a_x40b")
+@example("_exchange", "_x5fexchange")
 def test_no_two_queues_share_a_topic(one: str, other: str) -> None:
     assert (NAMES.queue(one) == NAMES.queue(other)) == (one == other)
 

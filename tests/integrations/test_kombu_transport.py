@@ -281,7 +281,8 @@ def test_a_message_stays_with_its_worker_for_longer_than_the_visibility(connect:
     first, second = connect(visibility_timeout=1), connect(visibility_timeout=1)
     queue = kombu.Queue("jobs")
     publish(first, queue, "long")
-    working = Inbox(first, queue)
+    # Without a count it would take the message itself, should it come again.
+    working = Inbox(first, queue, prefetch_count=1)
     working.wait_for(1)
     idle = Inbox(second, queue)
     assert idle.is_quiet(3.5)

@@ -208,6 +208,8 @@ class LeasingChannel(virtual.Channel):
         when they meet them."""
         if if_empty and self._size(queue):
             return
+        if self.connection.is_receiving:
+            self.connection.receiver.cancel(queue)
         for exchange, routing_key, _ in list(self.state.queue_bindings(queue)):
             self.connection.bindings.unbind(exchange, Binding(routing_key or "", queue))
         self.state.queue_bindings_delete(queue)
@@ -322,7 +324,10 @@ class LeasingChannel(virtual.Channel):
     def close(self) -> None:
         """Give back what is not acknowledged, and delete the queues of this channel."""
         if not self.closed and self.connection is not None:
-            self.connection.end_channel(self, sorted(self._own_queues))
+            for consumer_tag in list(self._consumers):
+                self.basic_cancel(consumer_tag)
+            self.qos.restore_unacked_once()
+            self.connection.delete_queues_of(self, sorted(self._own_queues))
         super().close()
 
     def _quota_of(self, queue: str) -> Quota:

@@ -25,6 +25,9 @@ logger = logging.getLogger("quivermq.kombu")
 BUFFERED_MAX: Final = 100
 """So many messages of a queue wait here for a consumer without a prefetch count."""
 
+POLLED_MAX: Final = 1_000
+"""So many messages come at once, however high the prefetch count is."""
+
 _WAIT_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 0.5
 _CLOSE_SECONDS: Final = 5.0
@@ -84,7 +87,7 @@ class _Poller:
         if self.quota is None:
             return 0
         if self.quota.limit:
-            return max(0, self.quota.limit - self.quota.used)
+            return max(0, min(self.quota.limit - self.quota.used, POLLED_MAX))
         return max(0, BUFFERED_MAX - self.buffered)
 
 
@@ -378,7 +381,9 @@ class Receiver:
                     await self._client.reject(messages, "rejected by a consumer")
                 case "release":
                     await self._client.release(messages)
-        except (LeaseLost, TopicNotFound) as error:
+        except TopicNotFound as error:
+            logger.debug("%s", error)  # the queue was deleted, and everything in it
+        except LeaseLost as error:
             logger.warning("%s", error)
         except QuiverError as error:
             again = [each._replace(quota=None, tries=each.tries + 1) for each in some]

@@ -122,15 +122,12 @@ class Transport(virtual.Transport):
             if producing is not None:
                 producing.close()
 
-    def end_channel(self, channel: LeasingChannel, own_queues: Sequence[str]) -> None:
-        """Stop what a channel receives, and delete its own queues; brokers may be gone."""
-        for queue in [each for each, of in self.channels_by_queue.items() if of is channel]:
-            del self.channels_by_queue[queue]
-            self.receiver.cancel(queue)
+    def delete_queues_of(self, channel: LeasingChannel, queues: Sequence[str]) -> None:
+        """Delete the queues that end with a channel, if a broker can be reached."""
         # A child that was forked has copies of channels; the queues are its parent's.
         if self._producing is not None and self._process == os.getpid():
             with suppress(QuiverError):
-                for queue in own_queues:
+                for queue in queues:
                     channel.queue_delete(queue)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
