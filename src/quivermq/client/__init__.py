@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from quivermq.client.shared.poll_result import LEASED_SCHEMA, messages_of_runs
     from quivermq.client.shared.subscription import Subscription
     from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
+    from quivermq.client.sticky.several_members import TopicPartition
     from quivermq.client.transport import Connection, Reply
     from quivermq.client.user_admin import AsyncUsers, GrantInfo, UserInfo, Users
 
@@ -137,6 +138,7 @@ _PLACES = {
     "Subscription": "shared.subscription",
     "TopicInfo": "models",
     "TopicOffsets": "offsets",
+    "TopicPartition": "sticky.several_members",
     "connect": "client",
     "parse_place": "cursor",
     "partition_of": "producer.partitioner",
@@ -204,6 +206,7 @@ __all__ = [
     "Target",
     "TopicInfo",
     "TopicOffsets",
+    "TopicPartition",
     "UpgradeInfo",
     "UserInfo",
     "Users",

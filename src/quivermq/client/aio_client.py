@@ -309,7 +309,7 @@ class AsyncClient(AsyncAdminClient):
 
     def consumer(
         self,
-        topic: str,
+        topic: Topics,
         group: str,
         *,
         mode: str = "sticky",
@@ -322,6 +322,7 @@ class AsyncClient(AsyncAdminClient):
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         deserializer: Deserializer | None = None,
+        pattern: bool = False,
     ) -> AsyncConsumer:
         """Join a sticky group: each partition belongs to one member, and is read in order.
 
@@ -332,11 +333,22 @@ class AsyncClient(AsyncAdminClient):
         A member without a heartbeat for `session` seconds loses its partitions to the others. A
         group that committed nothing begins at `start`. The first member chooses the `assignor` of
         its group: "sticky", "round-robin" or "range". `on_assigned` and `on_revoked` are called
-        with lists of partitions; `name` is shown for this member where groups are described.
+        with lists of partitions; `name` is shown for this member where groups are described. Of
+        several topics, or with `pattern` of all that a regular expression matches, it is a member
+        in each; partitions are then `TopicPartition(topic, partition)`.
         """
         check_mode(mode)
         settings = ConsumerSettings(
-            topic, group, assignor, session, start, auto_commit, prefetch_bytes, name, deserializer
+            topic,
+            group,
+            assignor,
+            session,
+            start,
+            auto_commit,
+            prefetch_bytes,
+            name,
+            deserializer,
+            pattern,
         )
         return self._open_consumer(settings, on_assigned, on_revoked)
 

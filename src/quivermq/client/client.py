@@ -356,7 +356,7 @@ class Client(AdminClient):
 
     def consumer(
         self,
-        topic: str,
+        topic: Topics,
         group: str,
         *,
         mode: str = "sticky",
@@ -369,6 +369,7 @@ class Client(AdminClient):
         on_assigned: Listener | None = None,
         on_revoked: Listener | None = None,
         deserializer: Deserializer | None = None,
+        pattern: bool = False,
     ) -> Consumer:
         """Join a sticky group: each partition belongs to one member, and is read in order.
 
@@ -379,11 +380,22 @@ class Client(AdminClient):
         A member without a heartbeat for `session` seconds loses its partitions to the others. A
         group that committed nothing begins at `start`. The first member chooses the `assignor` of
         its group: "sticky", "round-robin" or "range". `on_assigned` and `on_revoked` are called
-        with lists of partitions; `name` is shown for this member where groups are described.
+        with lists of partitions; `name` is shown for this member where groups are described. Of
+        several topics, or with `pattern` of all that a regular expression matches, it is a member
+        in each; partitions are then `TopicPartition(topic, partition)`.
         """
         check_mode(mode)
         settings = ConsumerSettings(
-            topic, group, assignor, session, start, auto_commit, prefetch_bytes, name, deserializer
+            topic,
+            group,
+            assignor,
+            session,
+            start,
+            auto_commit,
+            prefetch_bytes,
+            name,
+            deserializer,
+            pattern,
         )
         return self._open_consumer(settings, on_assigned, on_revoked)
 

@@ -15,10 +15,12 @@ from quivermq.client.core import Core
 from quivermq.client.cursor import Place, parse_place
 from quivermq.client.models import Message
 from quivermq.client.sticky.member import READY_MAX, ConsumerSettings, Notify, StickyMember
+from quivermq.client.sticky.several_members import SeveralMembers
 from quivermq.errors import InvalidRequest
 
-Listener = Callable[[list[int]], Any]
-"""A function of the user's that is called with the partitions that come, or go."""
+Listener = Callable[[list[Any]], Any]
+"""A function of the user's that is called with the partitions that come, or go: numbers, or
+`TopicPartition` of several topics."""
 
 _FORKED: Final = "this consumer was made before the process was forked: make one in the child"
 
@@ -61,9 +63,8 @@ class Consumer:
         self._background = background
         self._refusal = "the consumer is closed: make another"
 
-        async def make() -> StickyMember:
-            listeners = _on_thread(on_assigned), _on_thread(on_revoked)
-            member = StickyMember(make_core(), settings, *listeners)
+        async def make() -> StickyMember | SeveralMembers:
+            member = _member(make_core, settings, _on_thread(on_assigned), _on_thread(on_revoked))
             await member.join()
             return member
 
@@ -73,8 +74,8 @@ class Consumer:
         background.add_user(self)
 
     @property
-    def assignment(self) -> list[int]:
-        """The partitions that it may read."""
+    def assignment(self) -> list[Any]:
+        """The partitions that it may read: numbers, or `TopicPartition` of several topics."""
         return list(self._member.assignment)
 
     @property
@@ -110,11 +111,11 @@ class Consumer:
         self._background.call(self._member.commit())
 
     @property
-    def paused(self) -> list[int]:
+    def paused(self) -> list[Any]:
         """The partitions that are paused."""
-        return self._member.paused
+        return list(self._member.paused)
 
-    def pause(self, partitions: Iterable[int] | None = None) -> None:
+    def pause(self, partitions: Iterable[Any] | None = None) -> None:
         """Give out nothing of these partitions, or of all that it has, until they are resumed.
 
         It stays a member, and owns them: heartbeats go on. A partition that goes to another member
@@ -123,15 +124,16 @@ class Consumer:
         self._check_open()
         self._background.call(self._member.pause(partitions))
 
-    def resume(self, partitions: Iterable[int] | None = None) -> None:
+    def resume(self, partitions: Iterable[Any] | None = None) -> None:
         """Go on with these partitions, or with all, where they paused."""
         self._check_open()
         self._background.call(self._member.resume(partitions))
 
-    def seek(self, partition: int, to: Place) -> int:
+    def seek(self, partition: Any, to: Place) -> int:
         """Go on from another place in one of its partitions; returns the offset.
 
-        `to` is an offset, "earliest", "latest", a datetime, its ISO 8601 text, or "@" and
+        The partition is a number, or of several topics a `TopicPartition` or such a pair. `to` is
+        an offset, "earliest", "latest", a datetime, its ISO 8601 text, or "@" and
         milliseconds since 1970. The place is committed, so it holds for whichever member gets the
         partition next. Messages of it that were given out before do not count any more. Raises
         `Fenced` if the partition went to another member, `OffsetOutOfRange` beyond the end.
@@ -219,16 +221,15 @@ class AsyncConsumer:
         self._is_closed = True
         settings.check()
         _check_listeners(on_assigned, on_revoked)
-        listeners = _on_loop(on_assigned), _on_loop(on_revoked)
-        self._member = StickyMember(make_core(), settings, *listeners)
+        self._member = _member(make_core, settings, _on_loop(on_assigned), _on_loop(on_revoked))
         self._joining: asyncio.Task[None] | None = None
         self._is_closed = False
         self._refusal = "the consumer is closed: make another"
         fork_safety.watch(self)
 
     @property
-    def assignment(self) -> list[int]:
-        """The partitions that it may read."""
+    def assignment(self) -> list[Any]:
+        """The partitions that it may read: numbers, or `TopicPartition` of several topics."""
         return list(self._member.assignment)
 
     @property
@@ -260,11 +261,11 @@ class AsyncConsumer:
         await self._member.commit()
 
     @property
-    def paused(self) -> list[int]:
+    def paused(self) -> list[Any]:
         """The partitions that are paused."""
-        return self._member.paused
+        return list(self._member.paused)
 
-    async def pause(self, partitions: Iterable[int] | None = None) -> None:
+    async def pause(self, partitions: Iterable[Any] | None = None) -> None:
         """Give out nothing of these partitions, or of all that it has, until they are resumed.
 
         It stays a member, and owns them: heartbeats go on. A partition that goes to another member
@@ -273,15 +274,16 @@ class AsyncConsumer:
         await self._ensure_joined()
         await self._member.pause(partitions)
 
-    async def resume(self, partitions: Iterable[int] | None = None) -> None:
+    async def resume(self, partitions: Iterable[Any] | None = None) -> None:
         """Go on with these partitions, or with all, where they paused."""
         await self._ensure_joined()
         await self._member.resume(partitions)
 
-    async def seek(self, partition: int, to: Place) -> int:
+    async def seek(self, partition: Any, to: Place) -> int:
         """Go on from another place in one of its partitions; returns the offset.
 
-        `to` is an offset, "earliest", "latest", a datetime, its ISO 8601 text, or "@" and
+        The partition is a number, or of several topics a `TopicPartition` or such a pair. `to` is
+        an offset, "earliest", "latest", a datetime, its ISO 8601 text, or "@" and
         milliseconds since 1970. The place is committed, so it holds for whichever member gets the
         partition next. Messages of it that were given out before do not count any more. Raises
         `Fenced` if the partition went to another member, `OffsetOutOfRange` beyond the end.
@@ -354,6 +356,18 @@ class AsyncConsumer:
                 self._joining.cancel()
                 await asyncio.gather(self._joining, return_exceptions=True)
             await self._member.close(is_clean=is_clean)
+
+
+def _member(
+    make_core: Callable[[], Core],
+    settings: ConsumerSettings,
+    on_assigned: Notify,
+    on_revoked: Notify,
+) -> StickyMember | SeveralMembers:
+    if settings.choice.is_one:
+        settings = settings._replace(topics=settings.topic)
+        return StickyMember(make_core(), settings, on_assigned, on_revoked)
+    return SeveralMembers(make_core, settings, on_assigned, on_revoked)
 
 
 def _check_poll(max_messages: int, wait: float) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from quivermq.client.checks import check_number, checked_group, checked_name, one_of
 from quivermq.client.core import Core
@@ -22,6 +22,7 @@ from quivermq.client.models import Message
 from quivermq.client.sticky.delivery_buffer import DeliveryBuffer
 from quivermq.client.sticky.heartbeat import Heartbeat
 from quivermq.client.sticky.owned_partition import FETCHES_AT_ONCE, OwnedPartition, Ownership, Start
+from quivermq.client.topic_choice import TopicChoice, Topics
 from quivermq.errors import Fenced, InvalidRequest, QuiverError, Timeout, TopicNotFound
 from quivermq.wire import proto
 
@@ -36,14 +37,14 @@ COMMITS_AT_ONCE: Final = 64
 READY_MAX: Final = 500
 """Messages in the buffer at a time: few, because they are no longer shared fairly by partition."""
 
-Notify = Callable[[list[int]], Awaitable[object]]
+Notify = Callable[[list[Any]], Awaitable[object]]
 """Called with partitions."""
 
 
 class ConsumerSettings(NamedTuple):
     """How a sticky consumer takes part."""
 
-    topic: str
+    topics: Topics
     group: str
     assignor: str = "sticky"
     session: float = 10.0
@@ -52,6 +53,17 @@ class ConsumerSettings(NamedTuple):
     prefetch_bytes: int = 8 << 20
     name: str = ""
     deserializer: Deserializer | None = None
+    pattern: bool = False
+
+    @property
+    def choice(self) -> TopicChoice:
+        """The topics to take part in."""
+        return TopicChoice.of(self.topics, pattern=self.pattern)
+
+    @property
+    def topic(self) -> str:
+        """The topic, where it is one; of several: all of them, as text."""
+        return self.topics if isinstance(self.topics, str) else str(self.choice)
 
     def check(self) -> None:
         """Raise `InvalidRequest` unless it can be done."""
@@ -59,7 +71,7 @@ class ConsumerSettings(NamedTuple):
         if self.session > SESSION_SECONDS_MAX:
             raise InvalidRequest(f"session must be at most {SESSION_SECONDS_MAX:g} s")
         check_number("prefetch_bytes", self.prefetch_bytes, least=1, whole=True)
-        checked_name("topic", self.topic)
+        TopicChoice.of(self.topics, pattern=self.pattern)
         checked_group(self.group)
         checked_name("assignor", self.assignor)
         if self.name != "":
@@ -73,8 +85,14 @@ class StickyMember:
     """Takes part in a group, and has messages of its partitions ready."""
 
     def __init__(
-        self, core: Core, settings: ConsumerSettings, on_assigned: Notify, on_revoked: Notify
+        self,
+        core: Core,
+        settings: ConsumerSettings,
+        on_assigned: Notify,
+        on_revoked: Notify,
+        arrived: asyncio.Event | None = None,
     ) -> None:
+        """`arrived` is set when there may be messages to take."""
         self.assignment: tuple[int, ...] = ()
         """The partitions that it may read; replaced in one step."""
         self.tracer = core.router.tracer
@@ -90,7 +108,7 @@ class StickyMember:
         self._tasks: dict[OwnedPartition, asyncio.Task[None]] = {}
         self._background: dict[asyncio.Task[None], None] = {}
         self._turn = 0
-        self._arrived = asyncio.Event()
+        self._arrived = arrived or asyncio.Event()
         self._lost: set[int] = set()
         """Partitions that were lost with messages that were given out and not committed."""
         self._failure: QuiverError | None = None
@@ -130,18 +148,22 @@ class StickyMember:
         # A user that never waits for anything must not keep heartbeats from being sent.
         await asyncio.sleep(0)
         while True:
-            if self._failure is not None:
-                raise self._failure
+            self._arrived.clear()
+            if self.fill(min(most, READY_MAX)):
+                return True
             if self._is_closed:
                 return False
-            self._arrived.clear()
-            if not self.buffer.is_stale and self._fill_buffer(min(most, READY_MAX)):
-                return True
             try:
                 async with asyncio.timeout_at(deadline):
                     await self._arrived.wait()
             except TimeoutError:
                 return False
+
+    def fill(self, most: int) -> bool:
+        """Fill the buffer with what was fetched; raises what ended the membership for good."""
+        if self._failure is not None:
+            raise self._failure
+        return not self._is_closed and not self.buffer.is_stale and self._fill_buffer(most)
 
     def _fill_buffer(self, most: int) -> bool:
         """Take from all partitions that have messages, alike; a different one first each time."""
