@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         UpgradeInfo,
         UserInfo,
         connect,
+        stop_on_signals,
     )
 
 __version__ = "0.3.0.dev0"
@@ -132,6 +133,7 @@ __all__ = [
     "aio",
     "connect",
     "spark",
+    "stop_on_signals",
     "testing",
 ]
 

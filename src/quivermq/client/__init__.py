@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from quivermq.client.shared.subscription import Subscription
     from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
     from quivermq.client.sticky.several_members import TopicPartition
+    from quivermq.client.stop_signals import stop_on_signals
     from quivermq.client.transport import Connection, Reply
     from quivermq.client.user_admin import AsyncUsers, GrantInfo, UserInfo, Users
 
@@ -143,6 +144,7 @@ _PLACES = {
     "parse_place": "cursor",
     "partition_of": "producer.partitioner",
     "rows_by_partition": "producer.partitioner",
+    "stop_on_signals": "stop_signals",
     "group_infos": "group_models",
 }
 
@@ -222,6 +224,7 @@ __all__ = [
     "parse_servers",
     "partition_of",
     "rows_by_partition",
+    "stop_on_signals",
 ]
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
-from quivermq.client.checks import Delay
+from quivermq.client.checks import Delay, check_number
 from quivermq.client.core import Core
 from quivermq.client.deserialize import find_fault, kind_with_data
 from quivermq.client.shared.in_hand import Worker
@@ -25,6 +25,8 @@ from quivermq.client.shared.leases import (
     settlements_of,
 )
 from quivermq.client.shared.prefetch import Prefetcher, SubscribeOptions
+from quivermq.client.shared.subscription import DRAIN_SECONDS
+from quivermq.client.stop_signals import stop_on_signals
 from quivermq.errors import InvalidRequest, QuiverError
 
 logger = logging.getLogger("quivermq.client")
@@ -50,6 +52,9 @@ class AsyncSubscription:
         self._is_closed = False
         self._arrival = asyncio.Event()
         self._ended = asyncio.Event()
+        self._stopped = asyncio.Event()
+        """Set when it takes no more messages, for whatever reason."""
+        self._stopping: asyncio.Task[None] | None = None
         core = make_core()
         self._prefetcher = Prefetcher(
             core,
@@ -119,6 +124,34 @@ class AsyncSubscription:
             raise self._prefetcher.error
         return True
 
+    def stop(self) -> None:
+        """Take no more messages, and give back what waits: loops and handlers end behind the
+        message in hand. Returns at once; `close` has to follow."""
+        self._stopping = self._stopping or asyncio.create_task(self._prefetcher.stop())
+        self._stopping.add_done_callback(lambda _: self._stopped.set())
+
+    async def run(self, drain: float = DRAIN_SECONDS) -> bool:
+        """Handle messages until the process gets SIGTERM or SIGINT, or this is closed; then close.
+
+        Handlers have `drain` seconds to finish what they work on, and it is acknowledged. Returns
+        False if some did not: they are cancelled, and what they work on goes to other consumers.
+        Raises what ended the subscription. For the event loop of the main thread.
+        """
+        check_number("drain", drain, least=0)
+        if self._handler is None:
+            raise InvalidRequest("run is for handlers: loop over the subscription instead")
+        with stop_on_signals(self):
+            await self._stopped.wait()
+            left = (await asyncio.wait(self._workers, timeout=drain))[1]
+        if left:
+            logger.warning("handlers of the %s did not end within %g s", self._options, drain)
+        for worker in left:
+            worker.cancel()
+        await self.close()
+        if self._prefetcher.error is not None:
+            raise self._prefetcher.error
+        return not left
+
     async def close(self) -> None:
         """Wait for handlers that run, and give back what was not worked on."""
         self._closer = self._closer or asyncio.create_task(self._close())
@@ -140,6 +173,7 @@ class AsyncSubscription:
         finally:
             self._is_closed = True
             self._ended.set()
+            self._stopped.set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -203,6 +237,7 @@ class AsyncSubscription:
         self._arrival.set()
         if self._prefetcher.error is not None:
             self._ended.set()
+            self._stopped.set()
 
     async def _settle(self, settlements: Sequence[Settlement]) -> None:
         await self._prefetcher.settle(settlements)

@@ -16,7 +16,7 @@ from typing import Final, Self, cast
 
 from quivermq.client import fork_safety
 from quivermq.client.background_loop import BackgroundLoop
-from quivermq.client.checks import Delay
+from quivermq.client.checks import Delay, check_number
 from quivermq.client.core import Core
 from quivermq.client.deserialize import find_fault, kind_with_data
 from quivermq.client.shared.in_hand import Worker
@@ -31,9 +31,12 @@ from quivermq.client.shared.leases import (
     settlements_of,
 )
 from quivermq.client.shared.prefetch import Prefetcher, SubscribeOptions
+from quivermq.client.stop_signals import stop_on_signals
 from quivermq.errors import InvalidRequest, QuiverError
 
 logger = logging.getLogger("quivermq.client")
+
+DRAIN_SECONDS: Final = 30.0
 
 _CLOSED: Final = "the subscription is closed: subscribe again"
 _FORKED: Final = "this subscription was made before the process was forked: subscribe in the child"
@@ -138,18 +141,55 @@ class Subscription:
             raise self._prefetcher.error
         return self._is_closed
 
+    def stop(self) -> None:
+        """Take no more messages, and give back what waits: loops and handlers end behind the
+        message in hand. Returns at once; a signal handler may call this. `close` has to follow."""
+        self._background.later(self._prefetcher.stop)
+
+    def run(self, drain: float = DRAIN_SECONDS) -> bool:
+        """Handle messages until the process gets SIGTERM or SIGINT, or this is closed; then close.
+
+        >>> client.subscribe("orders", group="billing", handler=bill).run()
+
+        Handlers have `drain` seconds to finish what they work on, and it is acknowledged. Returns
+        False if some did not: what they work on goes to other consumers. Raises what ended the
+        subscription. For the main thread; see `quivermq.stop_on_signals` for loops.
+        """
+        check_number("drain", drain, least=0)
+        if self._handler is None:
+            raise InvalidRequest("run is for handlers: loop over the subscription instead")
+        with stop_on_signals(self):
+            with self._arrival:
+                self._arrival.wait_for(lambda: self._is_ending or self._prefetcher.error)
+            deadline = time.monotonic() + drain
+            self._join_workers(deadline)
+        is_drained = not any(worker.is_alive() for worker in self._workers)
+        if not is_drained:
+            logger.warning("handlers of the %s did not end within %g s", self._options, drain)
+        self._close(is_patient=is_drained)
+        if self._prefetcher.error is not None:
+            raise self._prefetcher.error
+        return is_drained
+
+    @property
+    def _is_ending(self) -> bool:
+        return self._is_closed or self._prefetcher.is_closing
+
     def close(self) -> None:
         """Wait for handlers that run, and give back what was not worked on."""
         if self.is_handling:
             # A handler that waited for itself would wait for ever.
             threading.Thread(target=self.close, name="quivermq-close").start()
             return
+        self._close(is_patient=True)
+
+    def _close(self, *, is_patient: bool) -> None:
         with self._closing:
             if self._is_closed:
                 return
             try:
                 self._background.call(self._prefetcher.stop())
-                for worker in self._workers:
+                for worker in self._workers if is_patient else ():
                     worker.join()
                 self._background.call(self._prefetcher.close())
             except BaseException:
@@ -249,7 +289,8 @@ class Subscription:
 
     def _join_workers(self, deadline: float) -> None:
         for worker in self._workers:
-            worker.join(max(0.0, deadline - time.monotonic()))
+            if worker.ident is not None:  # else it did not come to be started
+                worker.join(max(0.0, deadline - time.monotonic()))
 
     def _enqueue(self, messages: Iterable[LeasedMessage], terms: SettlementTerms) -> None:
         self._check_open()
@@ -334,4 +375,7 @@ class _Outbox:
         # First: a thread that puts something in from here on posts again.
         self._is_posted = False
         done = self._done
-        self._prefetcher.finish([done.popleft() for _ in range(len(done))])
+        try:
+            self._prefetcher.finish([done.popleft() for _ in range(len(done))])
+        except InvalidRequest:
+            logger.warning("a handler ended after its subscription was closed: not settled")

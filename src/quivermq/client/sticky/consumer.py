@@ -58,6 +58,7 @@ class Consumer:
         on_revoked: Listener | None,
     ) -> None:
         self._is_closed = True
+        self._is_stopped = False
         settings.check()
         _check_listeners(on_assigned, on_revoked)
         self._background = background
@@ -96,6 +97,8 @@ class Consumer:
             return taken
 
     def _poll(self, max_messages: int, wait: float) -> list[Message]:
+        if self._is_stopped:
+            return []
         taken = self._member.buffer.take(max_messages)
         if not taken and self._background.call(self._member.refill(max_messages, wait)):
             taken = self._member.buffer.take(max_messages)
@@ -141,6 +144,12 @@ class Consumer:
         self._check_open()
         return self._background.call(self._member.seek(partition, parse_place("to", to)))
 
+    def stop(self) -> None:
+        """Give out no more messages: a loop over it ends behind the message in hand. Returns at
+        once; a signal handler may call this. `close` has to follow."""
+        self._is_stopped = True
+        self._member.stop_soon()
+
     def close(self) -> None:
         """Commit what was given out, if `auto_commit`, and leave the group at once."""
         self._close(is_clean=True)
@@ -156,7 +165,7 @@ class Consumer:
 
     def __next__(self) -> Message:
         while True:
-            if self._is_closed:
+            if self._is_closed or self._is_stopped:
                 raise StopIteration
             taken = self._member.buffer.take()
             if taken:
@@ -219,6 +228,7 @@ class AsyncConsumer:
         on_revoked: Listener | None,
     ) -> None:
         self._is_closed = True
+        self._is_stopped = False
         settings.check()
         _check_listeners(on_assigned, on_revoked)
         self._member = _member(make_core, settings, _on_loop(on_assigned), _on_loop(on_revoked))
@@ -250,6 +260,8 @@ class AsyncConsumer:
             return taken
 
     async def _poll(self, max_messages: int, wait: float) -> list[Message]:
+        if self._is_stopped:
+            return []
         taken = self._member.buffer.take(max_messages)
         if not taken and await self._member.refill(max_messages, wait):
             taken = self._member.buffer.take(max_messages)
@@ -291,6 +303,12 @@ class AsyncConsumer:
         await self._ensure_joined()
         return await self._member.seek(partition, parse_place("to", to))
 
+    def stop(self) -> None:
+        """Give out no more messages: a loop over it ends behind the message in hand. Returns at
+        once; a signal handler may call this. `close` has to follow."""
+        self._is_stopped = True
+        self._member.stop_soon()
+
     async def close(self) -> None:
         """Commit what was given out, if `auto_commit`, and leave the group at once."""
         await self._close(is_clean=True)
@@ -308,7 +326,7 @@ class AsyncConsumer:
         if not self._is_closed:
             await self._ensure_joined()
         while True:
-            if self._is_closed:
+            if self._is_closed or self._is_stopped:
                 raise StopAsyncIteration
             taken = self._member.buffer.take()
             if taken:

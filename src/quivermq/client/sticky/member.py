@@ -113,6 +113,7 @@ class StickyMember:
         """Partitions that were lost with messages that were given out and not committed."""
         self._failure: QuiverError | None = None
         self._is_closed = False
+        self._is_stopped = False
         self._fetches = asyncio.Semaphore(FETCHES_AT_ONCE)
         self._commits = asyncio.Semaphore(COMMITS_AT_ONCE)
 
@@ -149,6 +150,8 @@ class StickyMember:
         await asyncio.sleep(0)
         while True:
             self._arrived.clear()
+            if self._is_stopped:
+                return False
             if self.fill(min(most, READY_MAX)):
                 return True
             if self._is_closed:
@@ -272,6 +275,12 @@ class StickyMember:
                 await self._commit(self._owned_partitions.values())
         finally:
             await self._finish(is_leaving=self.generation > 0, is_brief=is_brief)
+
+    def stop_soon(self) -> None:
+        """Have `refill` return, and find nothing any more. Any thread may call this."""
+        self._is_stopped = True
+        with suppress(RuntimeError):  # the loop is closed, and everything on it
+            self._loop.call_soon_threadsafe(self._arrived.set)
 
     def close_soon(self) -> None:
         """Close it, without waiting for that. Any thread may call this, and the collector."""

@@ -54,6 +54,7 @@ class SeveralMembers:
         self._arrived = asyncio.Event()
         self._failure: QuiverError | None = None
         self._is_closed = False
+        self._is_stopped = False
         self._background: dict[asyncio.Task[None], None] = {}
         self.tracer = self._core.router.tracer
         self.topic_and_group = str(self._choice), settings.group
@@ -105,7 +106,7 @@ class SeveralMembers:
         while True:
             if self._failure is not None:
                 raise self._failure
-            if self._is_closed:
+            if self._is_closed or self._is_stopped:
                 return False
             self._arrived.clear()
             if self._fill_buffers(min(most, READY_MAX)):
@@ -154,6 +155,12 @@ class SeveralMembers:
     async def abandon(self) -> None:
         """Stop without leaving the group, as if it had died."""
         await self._end(lambda member: member.abandon())
+
+    def stop_soon(self) -> None:
+        """Have `refill` return, and find nothing any more. Any thread may call this."""
+        self._is_stopped = True
+        with suppress(RuntimeError):  # the loop is closed, and everything on it
+            self._loop.call_soon_threadsafe(self._arrived.set)
 
     def close_soon(self) -> None:
         """Close it, without waiting for that. Any thread may call this, and the collector."""
