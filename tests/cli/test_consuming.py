@@ -200,3 +200,51 @@ def test_options_without_effect_are_refused(servers: str, topic: str) -> None:
     assert "quiver group seek" in refusal("--group", "g", "--from", "5")
     reserved = quiver("consume", topic, "--group", "_g", "--servers", servers)
     assert "begin with _" in error_line(reserved, 1)
+
+
+@pytest.fixture
+def pair(servers: str) -> list[str]:
+    """Two topics with two messages each, and a prefix of their own."""
+    names = [f"pair-{uuid4().hex[:8]}-{letter}" for letter in "ab"]
+    names[1] = f"{names[0][:-1]}b"
+    with quivermq.connect(servers) as client:
+        for name in names:
+            client.create_topic(name)
+            client.produce_many(name, [f"{name[-1]}{number}".encode() for number in (0, 1)])
+    return names
+
+
+@pytest.mark.parametrize("mode", ["shared", "sticky", "single"])
+def test_several_topics_are_consumed_together(servers: str, pair: list[str], mode: str) -> None:
+    by_name = quiver("consume", *pair, "--group", "g", "--mode", mode, "--servers", servers)
+    assert by_name.returncode == 0, by_name.stderr
+    assert lines(by_name) == ["a0", "a1", "b0", "b1"]
+    assert f"4 messages of {pair[0]}, {pair[1]}" in by_name.stderr
+    pattern = ("--pattern", f"{pair[0][:-1]}.", "--details")
+    again = quiver("consume", *pattern, "--group", "h", "--mode", mode, "--servers", servers)
+    assert again.returncode == 0, again.stderr
+    assert len(again.stdout.splitlines()) == 4
+    assert f"{pair[1]}/0/1 " in again.stdout
+
+
+def test_topics_and_patterns_that_make_no_sense_are_wrong_usage(servers: str) -> None:
+    for arguments in (["a", "b", "--pattern"], ["(", "--pattern"]):
+        done = quiver("consume", *arguments, "--group", "g", "--servers", servers)
+        assert "regular expression" in error_line(done, 2)
+
+
+@pytest.mark.parametrize("mode", ["shared", "sticky", "single"])
+def test_a_consumer_that_is_told_to_end_settles_what_it_printed(
+    servers: str, topic: str, mode: str
+) -> None:
+    running = start_consume(topic, servers, "--follow", "--mode", mode)
+    assert running.stdout is not None
+    printed = [running.stdout.readline().strip() for _ in range(4)]
+    running.terminate()
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 0, said
+    assert sorted(printed) == ["a", "b", "c", "d"]
+    assert f"4 messages of {topic}" in said
+    with quivermq.connect(servers) as client:
+        info = client.group(topic, "g")
+        assert (info.lag, info.in_flight) == (0, 0)

@@ -1,6 +1,7 @@
 """`quiver consume`: prints the messages of a topic on standard output."""
 
 import asyncio
+import signal
 from typing import Annotated, Final
 
 import typer
@@ -24,16 +25,17 @@ from quivermq.cli.options import (
     Partition,
     Servers,
     Timeout,
-    Topic,
     duration_option,
     number_option,
     parse_position,
 )
+from quivermq.errors import InvalidRequest
 
 app = typer.Typer(add_completion=False)
 
 _REASON: Final = "rejected by hand"
 _SHARED: Final = "Shared groups"
+_DRAIN_SECONDS: Final = 10.0
 
 
 GroupName = Annotated[
@@ -105,9 +107,22 @@ Visibility = Annotated[
 Prefetch = Annotated[int, number_option("Take so many at once.", rich_help_panel=_SHARED)]
 
 
+Topics = Annotated[
+    list[str], typer.Argument(metavar="TOPIC...", help="The topic's name, or several.")
+]
+Pattern = Annotated[
+    bool,
+    typer.Option(
+        "--pattern",
+        help="The name is a regular expression: all topics that it matches as a whole, also those "
+        "that come later.",
+    ),
+]
+
+
 @app.command()
 def consume(
-    topic: Topic,
+    topics: Topics,
     group: GroupName = None,
     mode: Mode = None,
     start: Start = None,
@@ -120,11 +135,12 @@ def consume(
     reason: Reason = None,
     visibility: Visibility = 30.0,
     prefetch: Prefetch = 100,
+    pattern: Pattern = False,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Print the messages of a topic, one a line.
+    """Print the messages of a topic, or of several, one a line.
 
     In a pipe, a line is the value and nothing else; with --json it is an object
     with everything. Without --follow it ends when no message is waiting.
@@ -134,8 +150,10 @@ def consume(
     if group is None and mode is not ConsumeMode.SINGLE:
         raise UsageError(f"--mode {mode.value} needs a --group")
     _check_shared_only(mode, ack, then, reason)
-    lines = MessageLines(as_json=as_json, details=details)
-    request = ConsumeRequest(topic, group or "", max_ or 0, follow=follow)
+    _check_topics(topics, pattern=pattern)
+    is_several = pattern or len(topics) > 1
+    lines = MessageLines(as_json=as_json, details=details, with_topics=is_several)
+    request = ConsumeRequest(tuple(topics), group or "", max_ or 0, follow=follow, pattern=pattern)
     printer: SharedPrinter | StickyPrinter | SinglePrinter
     if mode is ConsumeMode.SINGLE:
         printer = SinglePrinter(lines, request, partition, parse_position(start, "--from"))
@@ -153,11 +171,49 @@ def consume(
             prefetch=prefetch,
         )
     try:
-        asyncio.run(printer.run(servers, timeout))
+        asyncio.run(_run(printer, servers, timeout))
     finally:
         lines.flush()
     if not as_json:
         printer.remark_on_end()
+
+
+async def _run(
+    printer: SharedPrinter | StickyPrinter | SinglePrinter, servers: str, seconds: float
+) -> None:
+    """Run it until it ends, or the process is told to: what is in hand is finished first."""
+    loop = asyncio.get_running_loop()
+    running = asyncio.create_task(printer.run(servers, seconds))
+    is_late = False
+
+    def cancel() -> None:
+        nonlocal is_late
+        is_late = True
+        running.cancel()
+
+    def stop() -> None:
+        printer.stop()
+        loop.call_later(_DRAIN_SECONDS, cancel)
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    try:
+        await running
+    except asyncio.CancelledError:
+        if not is_late:
+            running.cancel()
+            await asyncio.wait([running])
+            raise
+
+
+def _check_topics(topics: list[str], *, pattern: bool) -> None:
+    from quivermq.client import TopicChoice  # noqa: PLC0415  (help and completion need no client)
+
+    if pattern and len(topics) > 1:
+        raise UsageError("--pattern takes one regular expression, as 'orders|returns'")
+    try:
+        TopicChoice.of(topics[0] if pattern else topics, pattern=pattern)
+    except InvalidRequest as error:
+        raise UsageError(str(error)) from error
 
 
 def _check_shared_only(mode: ConsumeMode, ack: Ack, then: Then, reason: str | None) -> None:

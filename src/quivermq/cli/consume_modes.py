@@ -5,16 +5,16 @@ Each prints before it settles, except for `--ack auto`: no message is done that 
 
 import asyncio
 import heapq
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from quivermq.cli.errors import UsageError
 from quivermq.cli.message_lines import MessageLines
-from quivermq.cli.output import count, numbers, remark
+from quivermq.cli.output import count, remark
 
 if TYPE_CHECKING:
     from quivermq.client import (
@@ -36,6 +36,8 @@ _STICKY_POLL_MESSAGES: Final = 100
 _POLLS_WITHOUT_PARTITIONS: Final = 3
 _COMMIT_MESSAGES: Final = 10_000
 _COMMIT_SECONDS: Final = 1.0
+
+T = TypeVar("T")
 
 GroupStart = Literal["earliest", "latest"]
 """Where a group starts that does not exist yet."""
@@ -69,12 +71,32 @@ class Then(Enum):
 class ConsumeRequest:
     """The options that every mode takes."""
 
-    topic: str
+    topics: tuple[str, ...]
+    """With a pattern, that alone."""
     group: str
     """Empty: no group."""
     max: int
     """Stop after so many messages; 0: no limit."""
     follow: bool
+    pattern: bool = False
+
+    @property
+    def title(self) -> str:
+        """The topics, as people read them."""
+        return ", ".join(self.topics)
+
+    @property
+    def asked(self) -> str | list[str]:
+        """The topics, as a client takes them."""
+        return self.topics[0] if len(self.topics) == 1 else list(self.topics)
+
+    async def find_topics(self, client: "AsyncClient") -> list[str]:
+        """The topics that are meant at present."""
+        from quivermq.client import TopicChoice  # noqa: PLC0415  (help needs no client)
+
+        if not self.pattern:
+            return list(self.topics)
+        return TopicChoice.of(self.asked, pattern=True).matching(await client.topic_names())
 
     def wanted(self, printed: int, most: int) -> int:
         """How many messages to take at once; 0: enough are printed."""
@@ -105,7 +127,12 @@ class SharedPrinter:
         self._visibility = visibility
         self._prefetch = prefetch
         self._printed = 0
-        self._left: GroupInfo | None = None
+        self._left: list[GroupInfo] = []
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """End behind the messages in hand."""
+        self._stop.set()
 
     async def run(self, servers: str, seconds: float) -> None:
         import quivermq.aio  # noqa: PLC0415  (help and completion need no client)
@@ -114,13 +141,16 @@ class SharedPrinter:
         # Closing the client releases the leases of messages not settled, also after Ctrl-C.
         async with quivermq.aio.connect(servers, timeout=seconds) as client:
             wait = _FOLLOW_SECONDS if request.follow else 0.0
-            while wanted := request.wanted(self._printed, self._prefetch):
-                messages = await self._poll(client, wanted, wait)
+            while not self._stop.is_set() and (
+                wanted := request.wanted(self._printed, self._prefetch)
+            ):
+                messages = await unless(self._stop, self._poll(client, wanted, wait))
                 if messages:
                     await self._print(client, messages)
                 elif not request.follow:
-                    self._left = await client.group(request.topic, request.group)
-                    if not self._left.lag:
+                    topics = await request.find_topics(client)
+                    self._left = [await client.group(each, request.group) for each in topics]
+                    if not any(left.lag for left in self._left):
                         return
                     wait = _RATE_LIMITED_SECONDS
 
@@ -128,13 +158,14 @@ class SharedPrinter:
         self, client: "AsyncClient", wanted: int, wait: float
     ) -> list["AsyncLeasedMessage"]:
         return await client.poll(
-            self._request.topic,
+            self._request.asked,
             group=self._request.group,
             max_messages=wanted,
             wait=wait,
             visibility=self._visibility,
             ack=self._ack.value,
             start=self._start,
+            pattern=self._request.pattern,
         )
 
     async def _print(self, client: "AsyncClient", messages: list["AsyncLeasedMessage"]) -> None:
@@ -168,15 +199,16 @@ class SharedPrinter:
             Then.LEAVE: "released",
         }[self._then]
         if self._printed:
-            remark(f"{count(self._printed, 'message')} of {self._request.topic}, {done}")
+            remark(f"{count(self._printed, 'message')} of {self._request.title}, {done}")
         elif not self._request.follow:
             remark("nothing is waiting; --follow waits for messages")
-        left = self._left
-        if left is not None and left.in_flight and self._then is not Then.LEAVE:
+        in_flight = sum(left.in_flight for left in self._left)
+        delayed = sum(left.delayed for left in self._left)
+        if in_flight and self._then is not Then.LEAVE:
             others = f"other consumers of {self._request.group}"
-            remark(f"{count(left.in_flight, 'message')} with {others}")
-        if left is not None and left.delayed:
-            remark(f"{count(left.delayed, 'message')} not due yet")
+            remark(f"{count(in_flight, 'message')} with {others}")
+        if delayed:
+            remark(f"{count(delayed, 'message')} not due yet")
 
 
 class StickyPrinter:
@@ -191,6 +223,14 @@ class StickyPrinter:
         self._request = request
         self._start: GroupStart = start
         self._printed = 0
+        self._consumer: AsyncConsumer | None = None
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """End behind the messages in hand."""
+        self._is_stopped = True
+        if self._consumer is not None:
+            self._consumer.stop()
 
     async def run(self, servers: str, seconds: float) -> None:
         import quivermq.aio  # noqa: PLC0415  (help and completion need no client)
@@ -199,19 +239,23 @@ class StickyPrinter:
         async with (
             quivermq.aio.connect(servers, timeout=seconds) as client,
             client.consumer(
-                request.topic,
+                request.asked,
                 group=request.group,
                 mode="sticky",
                 start=self._start,
-                on_assigned=lambda added: remark(f"partitions assigned: {numbers(added)}"),
-                on_revoked=lambda gone: remark(f"partitions revoked: {numbers(gone)}"),
+                pattern=request.pattern,
+                on_assigned=lambda added: remark(f"partitions assigned: {_places(added)}"),
+                on_revoked=lambda gone: remark(f"partitions revoked: {_places(gone)}"),
             ) as consumer,
         ):
             idle = 0
-            while wanted := request.wanted(self._printed, _STICKY_POLL_MESSAGES):
+            self._consumer = consumer
+            while not self._is_stopped and (
+                wanted := request.wanted(self._printed, _STICKY_POLL_MESSAGES)
+            ):
                 messages = await consumer.poll(wanted, _STICKY_POLL_SECONDS)
                 self._print(messages)
-                idle = 0 if messages else idle + 1
+                idle = 0 if messages or self._is_stopped else idle + 1
                 if idle and not request.follow and await self._is_at_end(client, consumer, idle):
                     return
 
@@ -226,13 +270,21 @@ class StickyPrinter:
         if not mine:
             return idle >= _POLLS_WITHOUT_PARTITIONS
         await consumer.commit()
-        group = await client.group(self._request.topic, self._request.group)
-        return not any(each.lag for each in group.partitions if each.partition in mine)
+        for topic in await self._request.find_topics(client):
+            group = await client.group(topic, self._request.group)
+            # Numbers, or pairs of several topics.
+            if any(
+                each.lag
+                for each in group.partitions
+                if each.partition in mine or (topic, each.partition) in mine
+            ):
+                return False
+        return True
 
     def remark_on_end(self) -> None:
         """Say how many messages were printed."""
         if self._printed:
-            remark(f"{count(self._printed, 'message')} of {self._request.topic}, committed")
+            remark(f"{count(self._printed, 'message')} of {self._request.title}, committed")
         else:
             remark("nothing is waiting in its partitions; --follow waits for messages")
 
@@ -256,18 +308,39 @@ class SinglePrinter:
         self._partition = partition
         self._start = start
         self._printed = 0
-        self._positions: dict[int, int] = {}
-        self._committed: dict[int, int] = {}
+        self._positions: dict[tuple[str, int], int] = {}
+        self._committed: dict[tuple[str, int], int] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """End, and commit what was printed."""
+        self._is_stopped = True
+        if self._task is not None:
+            self._task.cancel()
 
     async def run(self, servers: str, seconds: float) -> None:
+        self._task = asyncio.create_task(self._run(servers, seconds))
+        try:
+            await self._task
+        except asyncio.CancelledError:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            if not self._is_stopped:
+                raise
+
+    async def _run(self, servers: str, seconds: float) -> None:
         import quivermq.aio  # noqa: PLC0415  (help and completion need no client)
 
-        topic, follow = self._request.topic, self._request.follow
+        follow = self._request.follow
         async with quivermq.aio.connect(servers, timeout=seconds) as client:
-            starts = await self._find_starts(client)
+            topics = await self._request.find_topics(client)
+            if len(topics) > 1 and self._partition is not None:
+                raise UsageError("--partition is for one topic")
             readers = [
                 client.read(topic, partition=partition, start=start, follow=follow)
-                for partition, start in starts.items()
+                for topic in topics
+                for partition, start in (await self._find_starts(client, topic)).items()
             ]
             try:
                 if follow:
@@ -281,9 +354,9 @@ class SinglePrinter:
                 for reader in readers:
                     await reader.close()
 
-    async def _find_starts(self, client: "AsyncClient") -> dict[int, Any]:
+    async def _find_starts(self, client: "AsyncClient", topic: str) -> dict[int, Any]:
         """Where to start, by partition."""
-        topic, group = self._request.topic, self._request.group
+        group = self._request.group
         partitions = (await client.offsets(topic, [])).count
         if self._partition is not None and self._partition not in range(partitions):
             raise UsageError(f"{topic} has partitions 0 to {partitions - 1}")
@@ -323,7 +396,7 @@ class SinglePrinter:
     def _print(self, message: "Message") -> None:
         self._lines.write(message)
         self._printed += 1
-        self._positions[message.partition] = message.offset + 1
+        self._positions[message.topic, message.partition] = message.offset + 1
         if self._printed == self._request.max:
             raise _Enough
 
@@ -339,23 +412,42 @@ class SinglePrinter:
 
     async def _commit(self, client: "AsyncClient") -> None:
         """Commit what was printed, once it has left this process."""
-        topic, group = self._request.topic, self._request.group
+        group = self._request.group
         if not group:
             return
         self._lines.flush()
-        for partition, offset in list(self._positions.items()):
-            if self._committed.get(partition) != offset:
+        for (topic, partition), offset in list(self._positions.items()):
+            if self._committed.get((topic, partition)) != offset:
                 await client.commit(topic, group=group, partition=partition, offset=offset)
-                self._committed[partition] = offset
+                self._committed[topic, partition] = offset
 
     def remark_on_end(self) -> None:
         """Say how many messages were printed, and if none, why."""
         if self._printed:
-            remark(f"{count(self._printed, 'message')} of {self._request.topic}")
+            remark(f"{count(self._printed, 'message')} of {self._request.title}")
         elif self._start == "latest":
             remark("no messages: latest is behind the last one; --follow waits for more")
         else:
             remark("no messages; --follow waits for some")
+
+
+def _places(partitions: Sequence[Any]) -> str:
+    """Partitions of one topic as numbers, of several as `orders/0`."""
+    return ", ".join(
+        str(each) if isinstance(each, int) else f"{each[0]}/{each[1]}" for each in partitions
+    )
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, list[T]]) -> list[T]:
+    """The result of work; nothing, if it is to stop first."""
+    working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        return await working if working.done() else []
+    finally:
+        for task in (working, stopping):
+            task.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)
 
 
 async def merge_by_time(

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 class MessageLines:
     """Writes one line a message. `details` None: on a terminal only."""
 
-    def __init__(self, *, as_json: bool, details: bool | None) -> None:
+    def __init__(self, *, as_json: bool, details: bool | None, with_topics: bool = False) -> None:
         console = stdout_console()
         self._out = sys.stdout.buffer
         self._as_json = as_json
+        self._with_topics = with_topics
         self._details = console.is_terminal if details is None else details
         self._is_terminal = console.is_terminal
         has_colour = console.is_terminal and not console.no_color
@@ -45,7 +46,9 @@ class MessageLines:
 
     def _detailed(self, message: "AnyMessage") -> str:
         moment = datetime.fromtimestamp(message.timestamp / 1000).astimezone()
-        parts = [f"{message.partition}/{message.offset}", f"{moment:%Y-%m-%d %H:%M:%S}"]
+        place = f"{message.partition}/{message.offset}"
+        place = f"{message.topic}/{place}" if self._with_topics else place
+        parts = [place, f"{moment:%Y-%m-%d %H:%M:%S}"]
         if message.key is not None:
             parts.append(f"key={printable(message.key)}")
         parts.extend(

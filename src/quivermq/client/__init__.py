@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
     from quivermq.client.sticky.several_members import TopicPartition
     from quivermq.client.stop_signals import stop_on_signals
+    from quivermq.client.topic_choice import TopicChoice
     from quivermq.client.transport import Connection, Reply
     from quivermq.client.user_admin import AsyncUsers, GrantInfo, UserInfo, Users
 
@@ -139,6 +140,7 @@ _PLACES = {
     "Subscription": "shared.subscription",
     "TopicInfo": "models",
     "TopicOffsets": "offsets",
+    "TopicChoice": "topic_choice",
     "TopicPartition": "sticky.several_members",
     "connect": "client",
     "parse_place": "cursor",
@@ -206,6 +208,7 @@ __all__ = [
     "SharedConsumer",
     "Subscription",
     "Target",
+    "TopicChoice",
     "TopicInfo",
     "TopicOffsets",
     "TopicPartition",
