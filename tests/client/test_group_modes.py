@@ -45,13 +45,16 @@ def test_a_sticky_group_stays_one_without_members(real: quivermq.Client, topic: 
 
 def test_an_archive_is_shown_and_can_be_forgotten(real: quivermq.Client, topic: str) -> None:
     real.produce_many(topic, [b"v"] * 3)
-    real.commit(topic, "_archive.typo", 0, 1)
-    real.commit(topic, "_published", 0, 1)
+    archive = "_archive.3f2b8c1e-0d4a-4f6b-9c7e-1a2b3c4d5e6f"
+    real.commit(topic, archive, 0, 1)
+    for refused in ("_archive.typo", "_archive.", "_published", "_other"):
+        with pytest.raises(InvalidRequest, match="_"):
+            real.commit(topic, refused, 0, 1)
     (group,) = real.groups(topic)
-    assert (group.name, group.mode, group.lag) == ("_archive.typo", "archive", 2)
-    assert real.group(topic, "_archive.typo") == group
+    assert (group.name, group.mode, group.lag) == (archive, "archive", 2)
+    assert real.group(topic, archive) == group
     for refused in ("_published", "_other"):
         with pytest.raises(InvalidRequest, match="begin with _"):
             real.delete_group(topic, refused)
-    real.delete_group(topic, "_archive.typo")
+    real.delete_group(topic, archive)
     assert real.groups(topic) == []

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 from quivermq.transports import Server
 from quivermq.wire import proto
@@ -90,7 +91,8 @@ async def test_every_replica_keeps_what_some_archive_lacks(tmp_path: Path) -> No
             return [start_of(server) for server in brokers.running.values()]
 
         async def commit(table: str, offset: int) -> None:
-            body = proto.CommitOffset(topic="orders", group=f"_archive.{table}", offset=offset)
+            group = f"_archive.{uuid5(NAMESPACE_OID, table)}"
+            body = proto.CommitOffset(topic="orders", group=group, offset=offset)
             await consumer.ask(commit_offset=body)
 
         await asyncio.sleep(0.1)

@@ -12,6 +12,7 @@ from tests.node.consumer_stage import Consumer, led, move_leader, refusal
 from tests.transports.stage import on_loop, serving, until
 
 STEP = 1_000
+ARCHIVE = "_archive.3f2b8c1e-0d4a-4f6b-9c7e-1a2b3c4d5e6f"
 
 
 def passed(time: CountedTime, until_ms: int, begin_ms: int = 0) -> None:
@@ -80,7 +81,7 @@ async def test_an_unused_group_is_forgotten_and_others_are_not(tmp_path: Path) -
             await use(consumer, group)
         await consumer.store(b"c")
         await consumer.poll(group="holding")
-        for group in ("_archive.table", "reader"):
+        for group in (ARCHIVE, "reader"):
             body = proto.CommitOffset(topic="orders", group=group, offset=1)
             await consumer.ask(commit_offset=body)
         await use(consumer, "waiting")
@@ -96,7 +97,7 @@ async def test_an_unused_group_is_forgotten_and_others_are_not(tmp_path: Path) -
             await keep_polling()
         await asyncio.sleep(1.2)
         await use(consumer, "polling")
-        assert names(server) >= {"polling", "waiting", "holding", "_archive.table", "reader"}
+        assert names(server) >= {"polling", "waiting", "holding", ARCHIVE, "reader"}
         await consumer.store(b"d")
         assert await poll
         await consumer.close()

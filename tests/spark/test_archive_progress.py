@@ -107,7 +107,7 @@ def test_lost_messages_of_a_partition_unknown_to_the_table_are_reported(
     # The word of another archive is not enough for a partition that this one lacks.
     assert client.committed(topic, archive_group(table.id)) == {0: 0, 1: 0}
     fill(client, topic, 1)
-    client.commit(topic, "_archive.other", 1, 200)
+    client.commit(topic, "_archive.3f2b8c1e-0d4a-4f6b-9c7e-1a2b3c4d5e6f", 1, 200)
     assert archive.pending(client).range.starts == {0: 0, 1: 0}
     client.commit(topic, archive_group(table.id), 1, 200)
     small.wait_until(lambda: client.offsets(topic).partitions[1].start > 100, "nothing is dropped")

@@ -2,10 +2,11 @@
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_ROWS,
     DEFAULT_SERVERS,
@@ -17,9 +18,13 @@ from quivermq.cli.options import (
     Topic,
     connect,
     number_option,
+    parse_place,
 )
 from quivermq.cli.output import count, print_json, print_line, print_table, remark, table
 from quivermq.quantities import format_duration
+
+if TYPE_CHECKING:
+    from quivermq.client import Client
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -41,14 +46,15 @@ def list_(
     if not found:
         remark(f"{topic} has no delayed messages")
         return
-    made = table("partition>", "offsets", "messages>", "due", "in>", "priority>")
+    made = table("messages", "count>", "due", "in>", "priority>")
     now = datetime.now(UTC)
     for each in found:
-        last = each.offset + each.count - 1
+        first, last = (
+            f"{each.partition}/{at}" for at in (each.offset, each.offset + each.count - 1)
+        )
         left = max(0, round((each.due - now).total_seconds()))
         made.add_row(
-            str(each.partition),
-            f"{each.offset:,}" if each.count == 1 else f"{each.offset:,} to {last:,}",
+            first if each.count == 1 else f"{first} to {last}",
             f"{each.count:,}",
             f"{each.due.astimezone():%Y-%m-%d %H:%M:%S}",
             format_duration(left),
@@ -61,19 +67,44 @@ def list_(
 def cancel(
     topic: Topic,
     offsets: Annotated[
-        list[int], typer.Argument(metavar="OFFSET...", min=0, help="The offsets, as in `list`.")
+        list[str],
+        typer.Argument(
+            metavar="PARTITION/OFFSET...",
+            help="The messages, as in `list`; an offset alone in a topic of one partition.",
+        ),
     ],
-    partition: Annotated[int, number_option("Their partition.", least=0)] = 0,
+    partition: Annotated[
+        int | None, number_option("The partition of offsets alone.", least=0)
+    ] = None,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Cancel delayed messages; those that are due already are delivered."""
     with connect(servers, timeout) as client:
-        done = client.cancel_delayed(topic, partition, offsets)
+        by_partition = _by_partition(client, topic, offsets, partition)
+        done = sum(
+            client.cancel_delayed(topic, number, chosen) for number, chosen in by_partition.items()
+        )
     if as_json:
-        print_json({"topic": topic, "partition": partition, "cancelled": done})
+        print_json({"topic": topic, "cancelled": done})
         return
     print_line(f"{count(done, 'message')} of {topic} will not be delivered")
     if done < len(offsets):
         remark("the others were due already, or cancelled before")
+
+
+def _by_partition(
+    client: "Client", topic: str, names: list[str], partition: int | None
+) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for name in names:
+        number, offset = parse_place(name)
+        if number is None:
+            number = partition
+        if number is None:
+            if len(client.topic(topic).partitions) > 1:
+                raise UsageError(f"{topic} has several partitions: write PARTITION/{offset}")
+            number = 0
+        found.setdefault(number, []).append(offset)
+    return found

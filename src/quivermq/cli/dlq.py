@@ -21,6 +21,7 @@ from quivermq.cli.options import (
     connect,
     duration_option,
     parse_moment,
+    parse_place,
 )
 from quivermq.cli.output import (
     count,
@@ -49,7 +50,7 @@ Offsets = Annotated[
     typer.Option(
         "--offset",
         metavar="PARTITION/OFFSET",
-        help="This letter, as in `list`; may be repeated. An offset alone is in partition 0.",
+        help="This letter, as in `list`; may be repeated; an offset alone in one partition.",
     ),
 ]
 OfGroup = Annotated[
@@ -261,18 +262,18 @@ def _check_choice(offset: list[str] | None, wanted: dict[str, Any], *, all_: boo
 
 def _choose(letters: list["DeadLetter"], names: list[str], topic: str) -> list["DeadLetter"]:
     known = {(letter.partition, letter.offset): letter for letter in letters}
-    wanted = [_parse_letter(name) for name in names]
+    wanted = [_place(name, letters) for name in names]
     for name, found in zip(names, wanted, strict=True):
         if found not in known:
             raise UsageError(f"{topic} has no dead letter {name}; see quiver dlq list {topic}")
     return [known[found] for found in dict.fromkeys(wanted)]
 
 
-def _parse_letter(text: str) -> tuple[int, int]:
-    partition, _, offset = text.rpartition("/")
-    if not (offset.isdecimal() and (partition or "0").isdecimal()):
-        raise UsageError(f"{text!r} is not a letter: write PARTITION/OFFSET, as in `list`")
-    return int(partition or "0"), int(offset)
+def _place(name: str, letters: list["DeadLetter"]) -> tuple[int, int]:
+    partition, offset = parse_place(name)
+    if partition is None and any(letter.partition for letter in letters):
+        raise UsageError(f"there are letters in several partitions: write PARTITION/{offset}")
+    return partition or 0, offset
 
 
 def _as_dict(letter: "DeadLetter") -> dict[str, Any]:

@@ -233,6 +233,14 @@ def parse_position(
         raise UsageError(f"{option}: {error}; or {known}") from None
 
 
+def parse_place(text: str) -> tuple[int | None, int]:
+    """PARTITION/OFFSET, or an offset alone."""
+    partition, slash, offset = text.rpartition("/")
+    if not (offset.isdecimal() and offset.isascii()) or (slash and not partition.isdecimal()):
+        raise UsageError(f"{text!r} is not a message: write PARTITION/OFFSET, as in `list`")
+    return (int(partition) if slash else None), int(offset)
+
+
 def parse_moment(text: str, now: datetime) -> datetime:
     """A date or time, local without a zone; or a duration, counted back from `now`."""
     try:

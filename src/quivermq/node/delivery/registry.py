@@ -1,6 +1,7 @@
 """The delivery dispatchers of all partitions that are led here, one for each leadership."""
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from typing import Final
@@ -22,7 +23,10 @@ def public_id(number: int) -> int:
 
 
 _SWEEP_MS: Final = 1_000
-_BOOKKEEPERS: Final = ("_archive.", "_published")
+_ARCHIVES: Final = "_archive."
+_PUBLISHED: Final = "_published"
+_TABLE_ID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+"""Delta gives every table a GUID."""
 
 
 class DispatcherRegistry:
@@ -143,13 +147,30 @@ def check_not_shared(leases: LeaseManager, name: str) -> None:
         )
 
 
+def check_committer(name: str, topic: str) -> None:
+    """Raise `InvalidRequest` unless offsets of a topic may be committed under this name.
+
+    Retention waits for every group that has committed something: a name that no table and no
+    query has would hold it back for ever.
+    """
+    check_bookkeeper(name)
+    table = name.removeprefix(_ARCHIVES)
+    if table != name and not _TABLE_ID.fullmatch(table):
+        raise InvalidRequest(
+            f"{name!r} is no archive: archives commit what they hold under the id of their table, "
+            f"as in {_ARCHIVES}3f2b8c1e-…; consumers use a name that does not begin with _"
+        )
+    if name.startswith(_PUBLISHED) and not topic.startswith("_"):
+        raise InvalidRequest(f"names of groups that start with '_' are reserved: {name!r}")
+
+
 def check_bookkeeper(name: str) -> None:
     """Raise `InvalidRequest` unless offsets may be kept under this name.
 
     Besides groups of consumers these are tables and queries that say how far they are: no
     consumer can use their names, so nothing else moves what they have committed.
     """
-    if name.startswith(_BOOKKEEPERS):
+    if name.startswith((_ARCHIVES, _PUBLISHED)):
         check_group_name(name)
     else:
         check_group(name)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from quivermq.errors import OffsetOutOfRange
-from quivermq.node.delivery.registry import check_bookkeeper, check_not_shared
+from quivermq.node.delivery.registry import check_committer, check_not_shared
 from quivermq.node.handlers.topics import done
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.partition_lookup import PartitionLookup
@@ -33,7 +33,7 @@ class OffsetHandlers:
 
     async def commit_offset(self, request: proto.Request) -> proto.Response:
         body = request.commit_offset
-        check_bookkeeper(body.group)
+        check_committer(body.group, body.topic)
         hosted = self._partitions.leading(body.topic, body.topic_id, body.partition)
         await _check_end(hosted, body.offset)
         self._used(hosted, body.group)
