@@ -133,7 +133,7 @@ def test_an_interrupted_consumer_releases_its_messages_at_once(servers: str, top
             following.stdout.readline()
         following.send_signal(2)
         assert following.wait(20) == 130
-        assert following.stderr.read() == ""
+        assert following.stderr.read() == f"4 messages of {topic}, released\n"
     assert first_deliveries(topic, servers) == ["a", "b", "c", "d"]
 
 

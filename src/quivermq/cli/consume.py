@@ -29,7 +29,7 @@ from quivermq.cli.options import (
     number_option,
     parse_position,
 )
-from quivermq.errors import InvalidRequest
+from quivermq.errors import InvalidRequest, QuiverError
 
 app = typer.Typer(add_completion=False)
 
@@ -172,6 +172,11 @@ def consume(
         )
     try:
         asyncio.run(_run(printer, servers, timeout))
+    except (QuiverError, KeyboardInterrupt):
+        lines.flush()
+        if printer.printed and not as_json:
+            printer.remark_on_end()
+        raise
     finally:
         lines.flush()
     if not as_json:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from quivermq.cli.errors import UsageError
 from quivermq.cli.message_lines import MessageLines
 from quivermq.cli.output import count, remark
+from quivermq.errors import QuiverError
 
 if TYPE_CHECKING:
     from quivermq.client import (
@@ -36,6 +37,8 @@ _STICKY_POLL_MESSAGES: Final = 100
 _POLLS_WITHOUT_PARTITIONS: Final = 3
 _COMMIT_MESSAGES: Final = 10_000
 _COMMIT_SECONDS: Final = 1.0
+# After a failure that a client has tried for as long as its timeout to get over.
+_AGAIN_SECONDS: Final = 1.0
 
 T = TypeVar("T")
 
@@ -102,6 +105,14 @@ class ConsumeRequest:
         """How many messages to take at once; 0: enough are printed."""
         return min(self.max - printed, most) if self.max else most
 
+    async def wait_after(self, error: QuiverError) -> None:
+        """Wait a moment before the next attempt; raises the error unless brokers may come back and
+        `--follow` is given."""
+        if not (self.follow and error.retriable):
+            raise error
+        remark(f"waiting for brokers: {error}", "yellow")
+        await asyncio.sleep(_AGAIN_SECONDS)
+
 
 class SharedPrinter:
     """Polls for a shared group, prints and settles."""
@@ -126,7 +137,7 @@ class SharedPrinter:
         self._reason = reason
         self._visibility = visibility
         self._prefetch = prefetch
-        self._printed = 0
+        self.printed = 0
         self._left: list[GroupInfo] = []
         self._stop = asyncio.Event()
 
@@ -142,12 +153,16 @@ class SharedPrinter:
         async with quivermq.aio.connect(servers, timeout=seconds) as client:
             wait = _FOLLOW_SECONDS if request.follow else 0.0
             while not self._stop.is_set() and (
-                wanted := request.wanted(self._printed, self._prefetch)
+                wanted := request.wanted(self.printed, self._prefetch)
             ):
-                messages = await unless(self._stop, self._poll(client, wanted, wait))
-                if messages:
-                    await self._print(client, messages)
-                elif not request.follow:
+                try:
+                    messages = await unless(self._stop, self._poll(client, wanted, wait))
+                    if messages:
+                        await self._print(client, messages)
+                except QuiverError as error:
+                    await request.wait_after(error)
+                    continue
+                if not messages and not request.follow:
                     topics = await request.find_topics(client)
                     self._left = [await client.group(each, request.group) for each in topics]
                     if not any(left.lag for left in self._left):
@@ -173,7 +188,7 @@ class SharedPrinter:
             self._lines.write(message)
         # Fails if the reader of the pipe is gone: what it did not take is not settled.
         self._lines.flush()
-        self._printed += len(messages)
+        self.printed += len(messages)
         if self._ack is Ack.MANUAL:
             await self._settle(client, messages)
 
@@ -198,9 +213,11 @@ class SharedPrinter:
             Then.REJECT: "rejected",
             Then.LEAVE: "released",
         }[self._then]
-        if self._printed:
-            remark(f"{count(self._printed, 'message')} of {self._request.title}, {done}")
-        elif not self._request.follow:
+        if self.printed:
+            remark(f"{count(self.printed, 'message')} of {self._request.title}, {done}")
+        elif self._request.follow:
+            remark("no messages")
+        else:
             remark("nothing is waiting; --follow waits for messages")
         in_flight = sum(left.in_flight for left in self._left)
         delayed = sum(left.delayed for left in self._left)
@@ -222,7 +239,7 @@ class StickyPrinter:
         self._lines = lines
         self._request = request
         self._start: GroupStart = start
-        self._printed = 0
+        self.printed = 0
         self._consumer: AsyncConsumer | None = None
         self._is_stopped = False
 
@@ -251,7 +268,7 @@ class StickyPrinter:
             idle = 0
             self._consumer = consumer
             while not self._is_stopped and (
-                wanted := request.wanted(self._printed, _STICKY_POLL_MESSAGES)
+                wanted := request.wanted(self.printed, _STICKY_POLL_MESSAGES)
             ):
                 messages = await consumer.poll(wanted, _STICKY_POLL_SECONDS)
                 self._print(messages)
@@ -263,7 +280,7 @@ class StickyPrinter:
         for message in messages:
             self._lines.write(message)
         self._lines.flush()
-        self._printed += len(messages)
+        self.printed += len(messages)
 
     async def _is_at_end(self, client: "AsyncClient", consumer: "AsyncConsumer", idle: int) -> bool:
         mine = consumer.assignment
@@ -283,8 +300,10 @@ class StickyPrinter:
 
     def remark_on_end(self) -> None:
         """Say how many messages were printed."""
-        if self._printed:
-            remark(f"{count(self._printed, 'message')} of {self._request.title}, committed")
+        if self.printed:
+            remark(f"{count(self.printed, 'message')} of {self._request.title}, committed")
+        elif self._request.follow:
+            remark("no messages")
         else:
             remark("nothing is waiting in its partitions; --follow waits for messages")
 
@@ -307,7 +326,7 @@ class SinglePrinter:
         self._request = request
         self._partition = partition
         self._start = start
-        self._printed = 0
+        self.printed = 0
         self._positions: dict[tuple[str, int], int] = {}
         self._committed: dict[tuple[str, int], int] = {}
         self._task: asyncio.Task[None] | None = None
@@ -332,27 +351,42 @@ class SinglePrinter:
     async def _run(self, servers: str, seconds: float) -> None:
         import quivermq.aio  # noqa: PLC0415  (help and completion need no client)
 
-        follow = self._request.follow
         async with quivermq.aio.connect(servers, timeout=seconds) as client:
             topics = await self._request.find_topics(client)
             if len(topics) > 1 and self._partition is not None:
                 raise UsageError("--partition is for one topic")
-            readers = [
-                client.read(topic, partition=partition, start=start, follow=follow)
+            starts = {
+                (topic, partition): start
                 for topic in topics
                 for partition, start in (await self._find_starts(client, topic)).items()
-            ]
-            try:
-                if follow:
-                    await self._print_as_they_come(client, readers)
+            }
+            while not self._is_stopped:
+                try:
+                    await self._read(client, starts)
+                except QuiverError as error:
+                    await self._request.wait_after(error)
+                    starts |= self._positions
                 else:
-                    await self._print_in_order(client, readers)
-            except _Enough:
-                pass
-            finally:
-                await self._commit(client)
-                for reader in readers:
-                    await reader.close()
+                    return
+
+    async def _read(self, client: "AsyncClient", starts: dict[tuple[str, int], Any]) -> None:
+        """Print the partitions from these positions on."""
+        follow = self._request.follow
+        readers = [
+            client.read(topic, partition=partition, start=start, follow=follow)
+            for (topic, partition), start in starts.items()
+        ]
+        try:
+            if follow:
+                await self._print_as_they_come(client, readers)
+            else:
+                await self._print_in_order(client, readers)
+        except _Enough:
+            pass
+        finally:
+            await self._commit(client)
+            for reader in readers:
+                await reader.close()
 
     async def _find_starts(self, client: "AsyncClient", topic: str) -> dict[int, Any]:
         """Where to start, by partition."""
@@ -381,7 +415,7 @@ class SinglePrinter:
         async with aclosing(merge_by_time(readers)) as messages:
             async for message in messages:
                 self._print(message)
-                if self._printed % _COMMIT_MESSAGES == 0:
+                if self.printed % _COMMIT_MESSAGES == 0:
                     await self._commit(client)
 
     async def _print_as_they_come(
@@ -395,9 +429,9 @@ class SinglePrinter:
 
     def _print(self, message: "Message") -> None:
         self._lines.write(message)
-        self._printed += 1
+        self.printed += 1
         self._positions[message.topic, message.partition] = message.offset + 1
-        if self._printed == self._request.max:
+        if self.printed == self._request.max:
             raise _Enough
 
     def _print_soon(self, message: "Message") -> None:
@@ -423,8 +457,10 @@ class SinglePrinter:
 
     def remark_on_end(self) -> None:
         """Say how many messages were printed, and if none, why."""
-        if self._printed:
-            remark(f"{count(self._printed, 'message')} of {self._request.title}")
+        if self.printed:
+            remark(f"{count(self.printed, 'message')} of {self._request.title}")
+        elif self._request.follow:
+            remark("no messages")
         elif self._start == "latest":
             remark("no messages: latest is behind the last one; --follow waits for more")
         else:

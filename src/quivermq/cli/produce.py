@@ -25,7 +25,7 @@ from quivermq.cli.output import count, print_json, print_line, remark, stderr_co
 from quivermq.quantities import format_size
 
 if TYPE_CHECKING:
-    from quivermq.client import Delivery, Producer
+    from quivermq.client import Delivery, Producer, Receipt
 
 app = typer.Typer(add_completion=False)
 
@@ -76,29 +76,44 @@ def produce(
     }
     lines = _arguments(values) if values else _input_lines()
     keyed = _keyed(lines, key, key_separator)
-    with connect(servers, timeout) as client, client.producer() as producer:
+    with connect(servers, timeout) as client:
         started = time.monotonic()
-        sender = _Sender(producer, topic, options)
-        sender.run(keyed, is_quiet=as_json)
-        seconds = time.monotonic() - started
-    _report(sender, topic, seconds, as_json=as_json)
+        sender = _Sender(topic, options)
+        try:
+            with client.producer() as producer:
+                sender.run(producer, keyed, is_quiet=as_json)
+        except BaseException as error:
+            # Whoever sends the rest again has to know what is stored; of nothing the error tells.
+            sender.take_stock()
+            if sender.messages or (sender.unconfirmed and isinstance(error, KeyboardInterrupt)):
+                _report(sender, topic, time.monotonic() - started, as_json=as_json)
+            raise
+    _report(sender, topic, time.monotonic() - started, as_json=as_json)
 
 
 class _Sender:
     """Sends as fast as the cluster acknowledges, and records where messages are stored."""
 
-    def __init__(self, producer: "Producer", topic: str, options: dict[str, Any]) -> None:
-        self._producer = producer
+    def __init__(self, topic: str, options: dict[str, Any]) -> None:
         self._topic = topic
         self._options = options
         self._open: deque[Delivery] = deque()
         self.messages = 0
         """Messages that are stored."""
+        self.first_open = 0
+        """The number of the first message that is not known to be stored; 0: all are."""
+        self.unconfirmed = 0
         self.size_bytes = 0
         self.ranges: dict[int, list[int]] = {}
         """First and last offset by partition; other producers may have stored some between them."""
 
-    def run(self, messages: Iterator[tuple[bytes | None, bytes]], *, is_quiet: bool) -> None:
+    def run(
+        self,
+        producer: "Producer",
+        messages: Iterator[tuple[bytes | None, bytes]],
+        *,
+        is_quiet: bool,
+    ) -> None:
         console = stderr_console()
         with Progress(
             SpinnerColumn(),
@@ -110,7 +125,7 @@ class _Sender:
         ) as progress:
             task = progress.add_task("sending")
             send, topic, options, opened = (
-                self._producer.send, self._topic, self._options, self._open,
+                producer.send, self._topic, self._options, self._open,
             )  # fmt: skip
             for key, value in messages:
                 opened.append(send(topic, value, key=key, **options))
@@ -118,20 +133,31 @@ class _Sender:
                 if len(opened) % _SETTLE_EVERY == 0:
                     self._settle(_UNACKNOWLEDGED_MAX)
                     progress.update(task, description=f"{self.messages:,} messages stored")
-            self._producer.flush()
+            producer.flush()
             self._settle(0)
 
     def _settle(self, opened_max: int) -> None:
         """Take the receipts that have come; wait for more while too many are open."""
-        opened, ranges = self._open, self.ranges
+        opened = self._open
         while opened and (len(opened) > opened_max or opened[0].done()):
-            receipt = opened.popleft().result()
-            self.messages += 1
-            # One producer's messages keep their order: the latest has the highest offset.
-            if receipt.partition in ranges:
-                ranges[receipt.partition][1] = receipt.offset
+            receipt = opened[0].result()
+            opened.popleft()
+            self._record(receipt)
+
+    def take_stock(self) -> None:
+        """Record what was stored before a failure or an interruption; the rest is unconfirmed."""
+        for number, delivery in enumerate(self._open, self.messages + 1):
+            if delivery.done() and delivery.exception() is None:
+                self._record(delivery.result())
             else:
-                ranges[receipt.partition] = [receipt.offset, receipt.offset]
+                self.unconfirmed += 1
+                self.first_open = self.first_open or number
+
+    def _record(self, receipt: "Receipt") -> None:
+        self.messages += 1
+        # One producer's messages keep their order: the latest has the highest offset.
+        first, _ = self.ranges.setdefault(receipt.partition, [receipt.offset, receipt.offset])
+        self.ranges[receipt.partition] = [first, receipt.offset]
 
 
 def _report(sender: _Sender, topic: str, seconds: float, *, as_json: bool) -> None:
@@ -140,11 +166,21 @@ def _report(sender: _Sender, topic: str, seconds: float, *, as_json: bool) -> No
             {"partition": partition, "first_offset": first, "last_offset": last}
             for partition, (first, last) in sorted(sender.ranges.items())
         ]
-        print_json({"topic": topic, "messages": sender.messages, "stored": stored})
+        told = {"topic": topic, "messages": sender.messages, "stored": stored}
+        if sender.unconfirmed:
+            told |= {"unconfirmed": sender.unconfirmed, "first_unconfirmed": sender.first_open}
+        print_json(told)
         return
     for partition, (first, last) in sorted(sender.ranges.items()):
         offsets = f"offset {first:,}" if first == last else f"offsets {first:,} to {last:,}"
         print_line(f"{topic} partition {partition}: {offsets}")
+    if sender.unconfirmed:
+        remark(
+            f"{count(sender.messages, 'message')} stored; {sender.unconfirmed:,} sent and not "
+            f"confirmed, the first of them is message {sender.first_open:,}",
+            "yellow",
+        )
+        return
     rate = f", {sender.messages / seconds:,.0f} a second" if sender.messages >= 1_000 else ""
     remark(
         f"{count(sender.messages, 'message')} stored, {format_size(sender.size_bytes)} "

@@ -65,7 +65,9 @@ def explain(error: OSError) -> str:
     if isinstance(error, ssl.SSLEOFError):
         return "TLS: it closed the connection during the handshake: does it expect TLS?"
     if not isinstance(error, ssl.SSLError):
-        return error.strerror or str(error) or "the connection was lost"
+        # asyncio writes the address where the system's words belong.
+        known = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        return known or str(error) or "the connection was lost"
     reason = error.reason or ""
     if reason in _NOT_TLS:
         return "it does not speak TLS: connect without tls, or give the broker a certificate"
