@@ -7,6 +7,7 @@ from quivermq.cluster import OWN_LEVELS
 from quivermq.wire import proto
 from tests.cli.commands import error_line, quiver, quiver_json
 from tests.cli.conftest import RunningUp, Serving, start_serve
+from tests.client.brokers import BrokerThread
 from tests.client.stand_in import StandIn
 
 
@@ -166,3 +167,18 @@ def test_bench_starts_a_broker_of_its_own() -> None:
     assert done.returncode == 0, done.stderr
     assert "measuring 1 broker in" in done.stderr
     assert "one at a time" in done.stdout
+
+
+def test_brokers_with_the_same_number_are_named_at_once(tmp_path: Path) -> None:
+    first, second = BrokerThread(tmp_path / "a"), BrokerThread(tmp_path / "b")
+    try:
+        told = error_line(quiver("cluster", "bootstrap", first.address, second.address), 1)
+        added = quiver("cluster", "add", second.address, "--servers", first.address)
+    finally:
+        first.stop()
+        second.stop()
+    assert (
+        f"the broker at {second.address} is number 1, and so is the one at {first.address}" in told
+    )
+    assert "--node-id" in told
+    assert error_line(added, 1) == told

@@ -208,7 +208,10 @@ def test_a_broker_that_starts_again_brings_its_addresses_up_to_date(view: View) 
     [
         ({"lives": ["0a"]}, "old copy.*cluster replace 2"),
         ({"directory_id": "ff"}, "another data directory.*cluster replace 2"),
-        ({"directory_id": "ff", "joining": True, "cluster_id": ""}, "cluster replace 2"),
+        (
+            {"directory_id": "ff", "joining": True, "cluster_id": ""},
+            "another --node-id, like 4; .*cluster replace 2",
+        ),
         ({"cluster_id": "c2"}, "belongs to cluster c2, this is cluster c1"),
         ({"directory_id": broker(3).directory_id}, "that of broker 3"),
         ({"id": 9, "directory_id": "ff"}, "--join"),

@@ -48,16 +48,26 @@ def judge(
                 "empty data directory"
             )
     elif directory_id != broker.directory_id:
-        raise Forbidden(
-            f"broker {id} came back with another data directory: start it with its own, or, if "
-            f"that is lost, run `quiver cluster replace {id}`"
-        )
+        raise Forbidden(_of_another(view, id, joining=joining))
     elif broker.life and broker.life not in lives:
         raise Forbidden(
             f"the data directory of broker {id} is an old copy: it knows nothing of the start that "
             "was registered last. Start the broker with the original, or, if that is lost, with an "
             f"empty one, and run `quiver cluster replace {id}`"
         )
+
+
+def _of_another(view: View, node: int, *, joining: bool) -> str:
+    if not joining:
+        return (
+            f"broker {node} came back with another data directory: start it with its own, or, if "
+            f"that is lost, run `quiver cluster replace {node}`"
+        )
+    return (
+        f"there is a broker {node} in this cluster, with another data directory: start this one "
+        f"with another --node-id, like {max(view.brokers) + 1}; or, if it is broker {node} and its "
+        f"directory is lost, run `quiver cluster replace {node}`"
+    )
 
 
 def may_be_news(

@@ -66,7 +66,7 @@ class ClusterMaps:
     def __init__(
         self, node_id: int, partitions: PartitionLookup, is_alive: Callable[[int], bool]
     ) -> None:
-        self._node_id = node_id
+        self.node_id = node_id
         self._partitions = partitions
         self._slices = partitions.slices
         self.is_alive = is_alive
@@ -87,7 +87,7 @@ class ClusterMaps:
             self._forget_deleted()
         found = proto.ClusterMap.FromString(b"".join(parts))
         found.cluster_id = view.cluster.id if view.cluster else ""
-        found.version, found.leader, found.node = view.version, leader, self._node_id
+        found.version, found.leader, found.node = view.version, leader, self.node_id
         found.level = view.cluster.level if view.cluster else 0
         found.release = view.cluster.release if view.cluster else ""
         found.brokers.extend(brokers)
@@ -97,7 +97,7 @@ class ClusterMaps:
     def is_inside(self) -> bool:
         """This broker is in a cluster, as far as it knows, so its answers about topics count."""
         view = self._partitions.view
-        return view.cluster is not None and self._node_id in view.brokers
+        return view.cluster is not None and self.node_id in view.brokers
 
     def _forget_deleted(self) -> None:
         kept = {topic.id for topic in self._partitions.view.topics.values()}

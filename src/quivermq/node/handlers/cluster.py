@@ -24,7 +24,7 @@ from quivermq.cluster import (
     set_targets,
     start_rebalance,
 )
-from quivermq.errors import InvalidRequest, NotEnoughReplicas, Timeout
+from quivermq.errors import InvalidRequest, NotEnoughReplicas, QuiverError, Timeout
 from quivermq.node.cluster_maps import ClusterMaps
 from quivermq.node.controller import Controller
 from quivermq.node.forwarding import Forwarding
@@ -42,6 +42,7 @@ logger = logging.getLogger("quivermq.cluster")
 _TRANSFER_S: Final = 5.0
 _MOVE_S: Final = 30.0
 _JOIN_S: Final = 30.0
+_NUMBER_S: Final = 2.0
 
 
 @dataclass(slots=True)
@@ -246,8 +247,27 @@ class ClusterHandlers:
         if hosted is not None and hosted.replica.configuration.members != (hosted.member,):
             # It may have voted, whatever it knows of the catalog so far.
             raise InvalidRequest("this broker founds a cluster with others, and cannot leave it")
+        await self._check_number(request.join_cluster.address)
         await self._parts.join(request.join_cluster.address)
         return done()
+
+    async def _check_number(self, address: str) -> None:
+        """Raise `InvalidRequest` if a live broker of the cluster there has this one's number: it
+        would never be let in."""
+        ask = proto.Request(map=proto.MapQuery(brokers_only=True))
+        try:
+            response, _ = await self._parts.forwarding.send(address, ask, (), _NUMBER_S)
+        except QuiverError:
+            # Registering tries for longer, and says why it does not succeed.
+            return
+        node = self._parts.maps.node_id
+        here = self._parts.partitions.address_of(node)
+        for broker in response.map.brokers:
+            if broker.id == node and broker.alive and broker.address != here:
+                raise InvalidRequest(
+                    f"the broker at {here} is number {node}, and so is the one at "
+                    f"{broker.address}: start each with a --node-id of its own"
+                )
 
 
 async def transfer(hosted: HostedReplica, node: int, is_alive: Callable[[int], bool]) -> None:
