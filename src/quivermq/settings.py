@@ -146,7 +146,9 @@ class BrokerSettings(BaseModel):
         100, ge=1, description="How often `fsync = interval` syncs."
     )
 
-    auto_create_topics: bool = Field(False, description="Create a topic when it is first used.")
+    auto_create_topics: bool = Field(
+        False, description="Create a topic that is produced to or consumed."
+    )
     default_partitions: int = Field(1, ge=1, le=10_000, description="Partitions of a new topic.")
     partitions_max: int = Field(10_000, ge=1, description="Partitions that one topic may have.")
 

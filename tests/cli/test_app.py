@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import quivermq
 from quivermq.cli.app import COMMANDS
 from tests.cli.commands import environment, error_line, quiver
 
@@ -105,20 +106,43 @@ def test_an_unreachable_broker_is_one_error_line_and_exit_code_1(tmp_path: Path)
     assert "127.0.0.1:1" in error_line(done, 1)
 
 
-def test_bash_completes_commands_and_options() -> None:
-    def completed(words: str) -> str:
-        return quiver(
-            variables={
-                "_QUIVER_COMPLETE": "complete_bash",
-                "COMP_WORDS": words,
-                "COMP_CWORD": str(len(words.split(" ")) - 1),
-            }
-        ).stdout
+def completed(words: str, **variables: str) -> str:
+    """The words that bash offers when Tab is pressed behind these."""
+    return quiver(
+        variables={
+            "_QUIVER_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+            **variables,
+        }
+    ).stdout
 
+
+def test_bash_completes_commands_and_options() -> None:
     assert completed("quiver to").split() == ["topic"]
     assert completed("quiver topic des").split() == ["describe"]
     assert "--fsync-interval-ms" in completed("quiver serve --fs")
     assert completed("quiver serve --fsync ").split() == ["always", "interval", "never"]
+
+
+def test_bash_completes_topics_and_groups(servers: str) -> None:
+    with quivermq.connect(servers) as client:
+        client.create_topic("completed-1")
+        client.create_topic("completed-2")
+        client.poll("completed-1", group="billing", wait=0)
+    at = {"QUIVER_SERVERS": servers}
+    both = ["completed-1", "completed-2"]
+    assert completed("quiver produce compl", **at).split() == both
+    assert completed(f"quiver topic describe --servers {servers} compl").split() == both
+    assert completed("quiver group describe completed-1 ", **at).split() == ["billing"]
+    offered = completed("quiver consume ", **at).split()
+    assert set(both) <= set(offered)
+    assert "_events" not in offered
+    assert completed("quiver consume _ev", **at).split() == ["_events"]
+
+
+def test_without_brokers_nothing_is_completed_and_nothing_said() -> None:
+    assert not completed("quiver produce compl", QUIVER_SERVERS="127.0.0.1:1").strip()
 
 
 def test_an_address_that_is_none_is_wrong_usage() -> None:

@@ -260,6 +260,16 @@ async def test_a_poll_answers_before_its_deadline(tmp_path: Path) -> None:
 
 
 @on_served_loop
+async def test_a_poll_creates_a_topic_where_brokers_do_so(tmp_path: Path) -> None:
+    request = api.PollRequest(topic="orders", group="g")
+    async with calling(tmp_path / "1") as (_, stub):
+        assert (await refusal(stub.Poll(request))).code() == Code.NOT_FOUND
+    async with calling(tmp_path / "2", auto_create_topics=True) as (_, stub):
+        assert not (await stub.Poll(request)).deliveries
+        await store(stub, b"a")
+
+
+@on_served_loop
 async def test_what_waits_ends_when_the_broker_stops(tmp_path: Path) -> None:
     async with calling(tmp_path) as (server, stub):
         await make_topic(stub)

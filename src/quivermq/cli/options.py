@@ -12,7 +12,7 @@ import typer
 from quivermq.cli.errors import UsageError
 from quivermq.cli.output import remark
 from quivermq.client_file import ClientFile, read_client_file
-from quivermq.errors import InvalidRequest
+from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.quantities import parse_duration, parse_size
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ DEFAULT_SERVERS: Final = "127.0.0.1:7600"
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 DEFAULT_ROWS: Final = 100
 _CONNECTION: Final = "Connection"
+# Whoever presses Tab does not wait for longer.
+_COMPLETION_SECONDS: Final = 1.0
 _NO_LIMIT: Final = {"none", "unlimited"}
 
 
@@ -82,6 +84,43 @@ def timeout_option(default: str) -> Any:
     )
 
 
+def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of topics for a shell's completion; those of the system if they are begun."""
+    return _complete(
+        ctx,
+        lambda client: [
+            name
+            for name in client.topic_names()
+            if name.startswith(incomplete) and (incomplete or not name.startswith("_"))
+        ],
+    )
+
+
+def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of groups of the topic that was named before."""
+    topic = ctx.params.get("topic") or ctx.params.get("name") or ""
+    return _complete(
+        ctx,
+        lambda client: [
+            group.name for group in client.groups(topic) if group.name.startswith(incomplete)
+        ],
+    )
+
+
+def _complete(ctx: typer.Context, ask: "Callable[[Client], list[str]]") -> list[str]:
+    """Ask the brokers, briefly; without an answer there is nothing to complete."""
+    from quivermq.client import ConnectOptions, open_client  # noqa: PLC0415  (see `connect`)
+
+    given = ctx.params.get("servers")
+    servers = given if given != DEFAULT_SERVERS else None
+    try:
+        options = ConnectOptions.of(servers, token=None, tls=None, timeout=_COMPLETION_SECONDS)
+        with open_client(options) as client:
+            return ask(client)
+    except QuiverError:
+        return []
+
+
 Servers = Annotated[
     str, servers_option("Brokers to connect to; one is enough, more are tried in turn.")
 ]
@@ -92,8 +131,14 @@ Once = Annotated[
     bool,
     typer.Option("--once", help="Process all that is there, then end; otherwise run until Ctrl-C."),
 ]
-Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
-Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
+Topic = Annotated[
+    str,
+    typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topics),
+]
+Group = Annotated[
+    str,
+    typer.Argument(metavar="GROUP", help="The group's name.", autocompletion=complete_groups),
+]
 Partition = Annotated[int | None, number_option("Only this partition.", "--partition", least=0)]
 MaxRows = Annotated[int, number_option("Show at most so many.", "--max")]
 

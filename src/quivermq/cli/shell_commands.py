@@ -88,7 +88,7 @@ class ShellCommands:
         if before == ["mode"]:
             return list(MODES)
         if before == ["subscribe"]:
-            return [topic.name for topic in self._client.topics()]
+            return [name for name in self._client.topic_names() if not name.startswith("_")]
         if before[0] == "subscribe" and len(before) == 2:
             return [group.name for group in self._client.groups(before[1])]
         return {"send": ["--key", "--priority", "--delay"], "nack": ["--delay", "--reason"]}.get(
@@ -212,7 +212,7 @@ class ShellCommands:
 
     def do_topics(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)
         """topics: list the topics"""
-        found = self._client.topics()
+        found = [topic for topic in self._client.topics() if not topic.name.startswith("_")]
         if not found:
             remark("no topics; quiver topic create TOPIC creates one")
             return

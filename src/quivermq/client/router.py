@@ -4,6 +4,7 @@ What a failure teaches is kept in the `ClusterMap`; how long to go on is the bus
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, Frame, Limits
@@ -12,6 +13,7 @@ from quivermq.client.retry import Attempts
 from quivermq.client.transport import Connection, Reply, Transport
 from quivermq.errors import (
     ConnectionFailed,
+    Forbidden,
     InvalidRequest,
     NotEnoughReplicas,
     NotLeader,
@@ -252,6 +254,16 @@ class Router:
         if partition is not None:
             route.check(partition)
         return route
+
+    async def consumed_route(self, topic: str, attempts: Attempts) -> Route:
+        """Where a topic is that is consumed. If there is none, it is created where brokers create
+        topics by themselves, and the user may."""
+        try:
+            return await self.route(topic, attempts)
+        except TopicNotFound:
+            with suppress(Forbidden):
+                return await self.refresh(topic, attempts, create=True)
+            raise
 
     async def _checked_route(self, route: Route, topic: str) -> Route:
         """Partitions may have been added. A cluster that does not answer is no reason to stop."""

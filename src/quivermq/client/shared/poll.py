@@ -144,7 +144,9 @@ class Poller:
         refreshed now and then; and when a broker answers that it does not lead a partition."""
         route = self._router.map.route(topic)
         now = self._router.transport.now()
-        if route is not None and now - route.heard_at > ROUTE_SECONDS_MAX:
+        if route is None:
+            await self._router.consumed_route(topic, attempts)
+        elif now - route.heard_at > ROUTE_SECONDS_MAX:
             route.heard_at = now
             await self._refresh_route(topic)
         return await self._router.by_leader(topic, attempts)

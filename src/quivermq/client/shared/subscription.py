@@ -332,7 +332,7 @@ async def _start(
     try:
         request = options.poll_request(core, settle)
         for name in [request.topic] if request.choice is None else request.choice.names:
-            await core.router.route(name, core.router.attempts(f"subscribing to {name}"))
+            await core.router.consumed_route(name, core.router.attempts(f"subscribing to {name}"))
     except BaseException:
         await core.transport.close()
         raise

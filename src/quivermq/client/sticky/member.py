@@ -122,11 +122,20 @@ class StickyMember:
         """As it was last heard."""
         return self._heartbeat.generation
 
+    async def _first_state(self) -> proto.StickyState:
+        try:
+            return await self._heartbeat.send()
+        except TopicNotFound:
+            router = self._core.router
+            attempts = router.attempts(f"looking for {self._settings.topic}")
+            await router.consumed_route(self._settings.topic, attempts)
+            return await self._heartbeat.send()
+
     async def join(self) -> None:
         """Become a member; raises what the cluster refuses it with."""
         began = time.monotonic()
         try:
-            self._apply(await self._heartbeat.send(), began)
+            self._apply(await self._first_state(), began)
         except asyncio.CancelledError:
             # It may be a member by now, which the caller no longer wants.
             await self._finish(is_leaving=True)

@@ -4,13 +4,14 @@ Every request of this transport passes `Call.ask`.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Final
 from urllib.parse import unquote
 
 from quivermq.batches import Frame, Limits
-from quivermq.errors import TopicNotFound
+from quivermq.errors import Forbidden, TopicNotFound
 from quivermq.node import BROKER, Caller, Host
 from quivermq.transports.backlog import Backlog
 from quivermq.transports.signing_in import current_caller
@@ -148,6 +149,15 @@ class Call:
         for found in answer.map.topics:
             return len(found.partitions)
         return partitions.partition_count(topic)
+
+    async def consumed_partitions_of(self, topic: str) -> int:
+        """The same of a topic that is consumed: it is created where that is done and allowed."""
+        try:
+            return await self.partitions_of(topic)
+        except TopicNotFound:
+            with suppress(Forbidden):
+                return await self.partitions_of(topic, create=True)
+            raise
 
     def leader_of(self, topic: str, partition: int) -> int:
         """The node that leads a partition; 0 if that is not known."""

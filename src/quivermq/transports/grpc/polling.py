@@ -80,7 +80,7 @@ class Polling:
 
     async def _shares(self, call: Call, topic: str, partitions: Sequence[int]) -> list[Share]:
         """Partitions by leader, rotated, so that each time others come first."""
-        numbers = list(partitions) or list(range(await call.partitions_of(topic)))
+        numbers = list(partitions) or list(range(await call.consumed_partitions_of(topic)))
         first = self._turns % len(numbers)
         by_leader: dict[int, Share] = {}
         for number in numbers[first:] + numbers[:first]:
