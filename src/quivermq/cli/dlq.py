@@ -32,6 +32,7 @@ from quivermq.cli.output import (
     remark,
     show_status,
 )
+from quivermq.moments import format_written
 
 if TYPE_CHECKING:
     from quivermq.client import DeadLetter
@@ -278,4 +279,4 @@ def _place(name: str, letters: list["DeadLetter"]) -> tuple[int, int]:
 
 def _as_dict(letter: "DeadLetter") -> dict[str, Any]:
     content = content_dict(letter.key, letter.value, letter.headers)
-    return {**letter._asdict(), **content}
+    return {**letter._asdict(), "died": format_written(letter.died), **content}

@@ -8,10 +8,10 @@ import logging
 import math
 import re
 import sys
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from quivermq.log_context import current_work
+from quivermq.moments import format_moment
 
 _PLAIN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 _SECRET: Final = re.compile(r"(?i)(\bqv_|\bbearer\s+)[A-Za-z0-9_\-.~+/=]{4,}")
@@ -84,8 +84,7 @@ class _JsonLines(_Lines):
 
 
 def _time(record: logging.LogRecord) -> str:
-    moment = datetime.fromtimestamp(record.created, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    return format_moment(int(record.created * 1000))
 
 
 def _message(record: logging.LogRecord) -> str:

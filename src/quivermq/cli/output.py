@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
@@ -17,6 +18,8 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
+
+from quivermq.moments import format_moment
 
 # Wide enough that no cell is cut where no terminal sets a limit.
 _PIPE_COLUMNS: Final = 200
@@ -114,4 +117,4 @@ def _console(*, stderr: bool) -> Console:
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "backslashreplace")
-    return str(value)
+    return format_moment(value) if isinstance(value, datetime) else str(value)

@@ -14,12 +14,12 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any, Final
 
 from quivermq.cluster import View, changes_between, node_of
 from quivermq.events import EVENTS_TOPIC, Event
+from quivermq.moments import format_moment
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.metadata import Metadata
 from quivermq.node.system_topic import Call, SystemTopic
@@ -113,7 +113,7 @@ class EventFeed:
         self._number += 1
         node = self._parts.node_id
         event = Event(
-            time=_text_of(self._parts.now_ms()),
+            time=format_moment(self._parts.now_ms()),
             kind=kind,
             detail=detail[:_DETAIL_CHARACTERS_MAX],
             told_by=node,
@@ -230,11 +230,6 @@ class EventFeed:
 
 def _id_of(view: View) -> str:
     return view.cluster.id if view.cluster is not None else ""
-
-
-def _text_of(time_ms: int) -> str:
-    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
 
 
 def _counted(counts: dict[str, int]) -> str:

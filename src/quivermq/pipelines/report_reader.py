@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 import quivermq
 from quivermq.errors import TopicNotFound
+from quivermq.moments import format_moment
 from quivermq.pipelines.reports import FINAL_STATES, SILENCE_SECONDS, TOPIC
 
 Heard = tuple[datetime, bytes]
@@ -114,4 +115,4 @@ def _report_of(name: str, heard: datetime, value: bytes) -> dict[str, Any] | Non
         report = _ReportShape.model_validate(json.loads(value)).model_dump()
     except (ValidationError, ValueError, TypeError, RecursionError):
         return None
-    return {**report, "pipeline": name, "heard_at": heard.isoformat(timespec="milliseconds")}
+    return {**report, "pipeline": name, "heard_at": format_moment(heard)}

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import quivermq
 from quivermq.errors import QuiverError, TopicExists, TopicNotFound
+from quivermq.moments import format_moment
 
 TOPIC: Final = "_pipelines"
 MESSAGES_MAX: Final = 20_000
@@ -144,7 +145,7 @@ class Reporter:
             return None
         if time.monotonic() - self._said > _PATIENCE_SECONDS:
             return None
-        return {**last, "at": datetime.now(UTC).isoformat(timespec="milliseconds")}
+        return {**last, "at": format_moment(datetime.now(UTC))}
 
     def _connect(self) -> quivermq.Client:
         client = quivermq.connect(self._servers, token=self._token, timeout=_TIMEOUT_SECONDS)

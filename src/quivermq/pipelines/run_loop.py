@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 
 import quivermq
 from quivermq.errors import QuiverError
+from quivermq.moments import format_moment
 from quivermq.pipelines.loading import PipelineFile
 from quivermq.pipelines.progress import PipelineProgress, SinkProgress
 from quivermq.pipelines.queries import PipelineFailed, SinkQuery
@@ -214,4 +215,4 @@ def _identity(file: PipelineFile) -> dict[str, Any]:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+    return format_moment(datetime.now(UTC))

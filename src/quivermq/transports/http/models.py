@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
 from quivermq.client import AsyncLeasedMessage, BatchReceipt, DeadLetter, DelayedInfo, Message
+from quivermq.moments import format_moment, format_written
 from quivermq.transports.http.encoding import Encoding, to_text
 
 U64 = Annotated[int, PlainSerializer(str, return_type=str)]
@@ -330,7 +331,7 @@ class LetterAnswer(ApiAnswer):
     deliveries: int | None
     original_partition: int | None
     original_offset: U64 | None
-    died: str = Field(description="When, as the broker wrote it.")
+    died: str = Field(description="ISO 8601, in UTC.")
     timestamp: U64 = Field(description="Milliseconds since 1970.")
     encoding: Encoding
     key: str | None
@@ -341,6 +342,7 @@ class LetterAnswer(ApiAnswer):
     def of(cls, letter: DeadLetter, encoding: Encoding) -> Self:
         used, key, value, headers = to_text(encoding, letter.key, letter.value, letter.headers)
         given = letter._asdict() | {"key": key, "value": value, "headers": headers}
+        given["died"] = format_written(letter.died)
         return cls.model_construct(encoding=used, **given)
 
 
@@ -372,7 +374,7 @@ class DelayedAnswer(ApiAnswer):
     partition: int
     offset: U64 = Field(description="Of the first.")
     count: int
-    due: str = Field(description="ISO 8601.")
+    due: str = Field(description="ISO 8601, in UTC.")
     priority: int
 
     @classmethod
@@ -381,7 +383,7 @@ class DelayedAnswer(ApiAnswer):
             partition=found.partition,
             offset=found.offset,
             count=found.count,
-            due=found.due.isoformat(timespec="milliseconds"),
+            due=format_moment(found.due),
             priority=found.priority,
         )
 
