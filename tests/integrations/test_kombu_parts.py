@@ -88,6 +88,12 @@ def test_a_stored_message_is_read_as_it_was(body: bytes | str, headers: dict[str
     assert unpack(value) == payload
 
 
+def test_values_that_json_lacks_travel_in_headers() -> None:
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+    payload = {"body": b"", "headers": {"when": when}, "properties": {}}
+    assert unpack(pack(payload)) == payload
+
+
 @pytest.mark.parametrize("value", [b"", b"{}", b"[]\n", b"\xff\n", b"an order"])
 def test_a_value_of_another_program_is_no_message(value: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):

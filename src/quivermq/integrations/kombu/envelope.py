@@ -3,6 +3,7 @@
 One value and no headers: a batch of one such message is laid out without Arrow.
 """
 
+import json
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -29,7 +30,8 @@ def pack(payload: Payload) -> bytes:
 def unpack(value: bytes) -> Payload:
     """The message in a stored value; raises `ValueError` if there is none."""
     line, _, body = value.partition(b"\n")
-    payload = loads(line)
+    # kombu's own reader, which is slow, is for values that JSON lacks.
+    payload = loads(line) if b"__type__" in line else json.loads(line)
     if not isinstance(payload, dict) or "properties" not in payload:
         raise ValueError(f"this is no message of kombu: {value[:80]!r}")
     payload["body"] = body.decode() if payload.pop("text", False) else body
