@@ -14,7 +14,8 @@
 
 `simulated_disk`, `memory_storage` and `memory_transport` stand in for a disk, Raft's storage and
 TCP. Modules to run with `python -m`: `quivermq.testing --seeds 1000` (simulations), and
-the processes `broker_process` and `consumer_process`. `fork_server` forks brokers.
+the processes `broker_process` and `consumer_process`. `fork_server` forks brokers. `pytest_plugin`
+has fixtures for all who install the package.
 """
 
 from importlib import import_module
