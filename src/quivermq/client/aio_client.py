@@ -91,8 +91,9 @@ class AsyncClient(AsyncAdminClient):
         [BatchReceipt(partition=0, first_offset=0, count=2)]
         >>> await client.produce_many("orders", pyarrow.table({"value": values, "key": keys}))
 
-        `values` is a sequence of bytes, or a pyarrow Array; or a RecordBatch or Table with a column
-        `value` and optionally `key`, `headers` and `timestamp`. They travel in batches of about
+        `values` is a sequence of bytes, or an Arrow array; or a RecordBatch or Table with a column
+        `value` and optionally `key`, `headers` and `timestamp`: of pyarrow, or of any library with
+        the Arrow PyCapsule interface (Polars, pandas, DuckDB). They travel in batches of about
         1 MB, several in flight at a time. Messages with a key go to its partition; batches without
         keys take turns. Nothing is sent if any message is invalid. If sending fails midway, the
         error's notes say how many messages were stored.
@@ -103,7 +104,7 @@ class AsyncClient(AsyncAdminClient):
         layout = Layout(priority, not_before_ms(delay), compression)
         return await self._core.producing.produce_many(
             topic,
-            BulkColumns(values, keys, headers, timestamps),
+            BulkColumns.of(values, keys, headers, timestamps),
             layout,
             partition,
             chosen_identity(producer_id, epoch),
@@ -121,7 +122,7 @@ class AsyncClient(AsyncAdminClient):
         A part is values as for `produce_many`, and its priority. Batches of all parts are in flight
         together: for many small parts this is far faster than one call for each.
         """
-        wanted = [(BulkColumns(values), Layout(priority)) for values, priority in parts]
+        wanted = [(BulkColumns.of(values), Layout(priority)) for values, priority in parts]
         return await self._core.producing.produce_parts(topic, wanted, partition)
 
     def producer(

@@ -138,8 +138,9 @@ class Client(AdminClient):
         [BatchReceipt(partition=0, first_offset=0, count=2)]
         >>> client.produce_many("orders", pyarrow.table({"value": values, "key": keys}))
 
-        `values` is a sequence of bytes, or a pyarrow Array; or a RecordBatch or Table with a column
-        `value` and optionally `key`, `headers` and `timestamp`. They travel in batches of about
+        `values` is a sequence of bytes, or an Arrow array; or a RecordBatch or Table with a column
+        `value` and optionally `key`, `headers` and `timestamp`: of pyarrow, or of any library with
+        the Arrow PyCapsule interface (Polars, pandas, DuckDB). They travel in batches of about
         1 MB, several in flight at a time. Messages with a key go to its partition; batches without
         keys take turns. Nothing is sent if any message is invalid. If sending fails midway, the
         error's notes say how many messages were stored.
@@ -151,7 +152,7 @@ class Client(AdminClient):
         return run(
             self._core.producing.produce_many(
                 topic,
-                BulkColumns(values, keys, headers, timestamps),
+                BulkColumns.of(values, keys, headers, timestamps),
                 layout,
                 partition,
                 chosen_identity(producer_id, epoch),
@@ -170,7 +171,7 @@ class Client(AdminClient):
         A part is values as for `produce_many`, and its priority. Batches of all parts are in flight
         together: for many small parts this is far faster than one call for each.
         """
-        wanted = [(BulkColumns(values), Layout(priority)) for values, priority in parts]
+        wanted = [(BulkColumns.of(values), Layout(priority)) for values, priority in parts]
         return run(self._core.producing.produce_parts(topic, wanted, partition))
 
     def producer(

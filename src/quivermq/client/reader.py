@@ -5,9 +5,9 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from quivermq import batches
-from quivermq.batches import Frame, Limits
+from quivermq.batches import Frame, Limits, pa
 from quivermq.client.cursor import Cursor
-from quivermq.client.decode import messages_of, record_batch_of, rows_within
+from quivermq.client.decode import messages_of, record_batch_of, rows_within, schema
 from quivermq.client.models import Message
 from quivermq.client.router import Router
 from quivermq.client.topic_cursor import TopicCursor
@@ -87,6 +87,12 @@ class Reader:
                         yield batch
         finally:
             cursor.close()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The batches for any library that takes Arrow data, without a copy, and each of them read
+        when that library asks for it: `polars.DataFrame(client.read("orders"))`."""
+        stream = pa.RecordBatchReader.from_batches(schema(), self.batches())
+        return stream.__arrow_c_stream__(requested_schema)
 
     def pieces(self) -> Iterator[ReadChunk]:
         """The batches as they are stored and checked, but not decoded: for those who decode them

@@ -6,11 +6,12 @@ of them are gone; but frames are laid out one by one, while those before them ar
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from quivermq import batches
 from quivermq.batches import Compression, Frame, Limits, pa
 from quivermq.client.checks import as_bytes
+from quivermq.client.producer.capsules import as_arrow, is_arrow
 from quivermq.client.producer.partitioner import rows_by_partition
 from quivermq.errors import InvalidRequest
 
@@ -25,6 +26,11 @@ class BulkColumns(NamedTuple):
     keys: Any = None
     headers: Sequence[Mapping[str, bytes] | None] | Any = None
     timestamps: Sequence[int | None] | Any = None
+
+    @classmethod
+    def of(cls, *columns: Any) -> Self:
+        """Of what a user passed, which may be Arrow data of another library."""
+        return cls(*map(as_arrow, columns))
 
 
 class Layout(NamedTuple):
@@ -82,12 +88,8 @@ def _keys(columns: BulkColumns) -> list[bytes | None] | None:
         keys = columns.values.column("key")
     if keys is None:
         return None
-    found = keys.to_pylist() if _is_arrow(keys) else list(keys)
+    found = keys.to_pylist() if is_arrow(keys) else list(keys)
     return [None if key is None else as_bytes("key", key) for key in found]
-
-
-def _is_arrow(column: Any) -> bool:
-    return isinstance(column, (pa.Array, pa.ChunkedArray, pa.RecordBatch, pa.Table))
 
 
 def _select(columns: BulkColumns, rows: list[int]) -> BulkColumns:
@@ -95,7 +97,7 @@ def _select(columns: BulkColumns, rows: list[int]) -> BulkColumns:
 
 
 def _rows_of(column: Any, rows: list[int]) -> Any:
-    if _is_arrow(column):
+    if is_arrow(column):
         return column.take(pa.array(rows, pa.int64()))
     try:
         return [column[row] for row in rows]

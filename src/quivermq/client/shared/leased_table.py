@@ -41,6 +41,11 @@ class TableSettlements:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self):,} messages>"
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The table for any library that takes Arrow data, without a copy:
+        `polars.DataFrame(batch)`, `duckdb.sql("SELECT ... FROM batch")`."""
+        return self.table.__arrow_c_stream__(requested_schema)
+
     def _extensions(self, seconds: float) -> list[Settlement]:
         terms = extend_terms(seconds)
         return [
