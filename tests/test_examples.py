@@ -58,6 +58,13 @@ SHOWN = {
     "tracing.py": [
         "checkout\n  send orders\n    process orders\n      charge the card\n    ack orders\n",
     ],
+    "faststream_app.py": [
+        "order 0: 0.00 to pay",
+        "order 1: 2.50 to pay",
+        "order 2: 19.99 to pay",
+        "order 3: -1.00 to pay",
+    ],
+    "fastapi_app.py": ["ready: {'brokers': 1}", "'offset': 2}", "counted: 2 apples"],
     "log_round_trip.py": ["wrote 1000 messages", "offset 654: order 654", "intact"],
     "replicated_log.py": [
         "and dies",

@@ -19,7 +19,7 @@ FORBIDDEN = {
     ("queue", "raft"), ("wire", "raft"), ("wire", "queue"), ("client", "raft"),
     ("client", "queue"), ("client", "log"), ("client", "replica"), ("spark", "node"),
     ("lakehouse", "node"), ("pipelines", "node"), ("portal", "node"), ("cli", "raft"),
-    ("cli", "testing"), ("raft", "batches"), ("raft", "settings"),
+    ("integrations", "node"), ("cli", "testing"), ("raft", "batches"), ("raft", "settings"),
 }  # fmt: skip
 PURE = {
     "errors", "quantities", "validation", "topic_settings", "addresses", "intervals", "names",

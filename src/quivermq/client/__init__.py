@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from quivermq.client.shared.consumer import SharedConsumer
     from quivermq.client.shared.leased_message import AsyncLeasedMessage, LeasedMessage
     from quivermq.client.shared.leased_table import AsyncLeasedTable, LeasedTable
+    from quivermq.client.shared.leases import Lease
     from quivermq.client.shared.poll_result import LEASED_SCHEMA, messages_of_runs
     from quivermq.client.shared.subscription import Subscription
     from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
@@ -114,6 +115,7 @@ _PLACES = {
     "GroupInfo": "group_models",
     "Redriven": "group_models",
     "GroupPartitionInfo": "group_models",
+    "Lease": "shared.leases",
     "LeasedMessage": "shared.leased_message",
     "LeasedTable": "shared.leased_table",
     "MemberInfo": "group_models",
@@ -186,6 +188,7 @@ __all__ = [
     "GroupPartitionInfo",
     "Held",
     "Layout",
+    "Lease",
     "LeasedMessage",
     "LeasedTable",
     "LevelInfo",

@@ -1,0 +1,119 @@
+"""Messages as handlers of FastStream get them, and how deliveries become them."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from faststream.message import StreamMessage, decode_message
+
+from quivermq.client import AsyncLeasedMessage
+
+CONTENT_TYPE: Final = "content-type"
+CORRELATION_ID: Final = "correlation_id"
+REPLY_TO: Final = "reply_to"
+"""Headers by which FastStream's own fields travel."""
+
+Delay = float | None
+
+
+class QuiverMessage(StreamMessage[AsyncLeasedMessage]):
+    """A delivery to a group, settled once; settling it again does nothing."""
+
+    async def ack(self) -> None:
+        """Acknowledge it: the group never gets it again. Durable when this returns."""
+        if self.committed is None:
+            await self.raw_message.ack()
+            await super().ack()
+
+    async def nack(self, delay: Delay = None) -> None:
+        """Have it delivered again after `delay` seconds; None: after the topic's backoff."""
+        if self.committed is None:
+            await self.raw_message.nack(delay)
+            await super().nack()
+
+    async def reject(self, reason: str = "") -> None:
+        """Put it among the dead letters at once."""
+        if self.committed is None:
+            await self.raw_message.reject(reason)
+            await super().reject()
+
+
+class QuiverBatchMessage(StreamMessage[Sequence[AsyncLeasedMessage]]):
+    """Deliveries that a handler gets as one list, settled together."""
+
+    async def ack(self) -> None:
+        """Acknowledge all of them."""
+        if self.committed is None:
+            # Settlements of the same moment travel together.
+            await asyncio.gather(*(each.ack() for each in self.raw_message))
+            await super().ack()
+
+    async def nack(self, delay: Delay = None) -> None:
+        """Have all of them delivered again."""
+        if self.committed is None:
+            await asyncio.gather(*(each.nack(delay) for each in self.raw_message))
+            await super().nack()
+
+    async def reject(self, reason: str = "") -> None:
+        """Put all of them among the dead letters."""
+        if self.committed is None:
+            await asyncio.gather(*(each.reject(reason) for each in self.raw_message))
+            await super().reject()
+
+
+class QuiverParser:
+    """Turns one delivery into a message of FastStream, and its bytes into an object."""
+
+    async def parse_message(self, raw: AsyncLeasedMessage) -> QuiverMessage:
+        headers = text_headers(raw.headers)
+        return QuiverMessage(
+            raw_message=raw,
+            body=raw.value,
+            headers=headers,
+            content_type=headers.get(CONTENT_TYPE),
+            reply_to=headers.get(REPLY_TO, ""),
+            correlation_id=headers.get(CORRELATION_ID),
+            message_id=message_id(raw),
+        )
+
+    async def decode_message(self, message: StreamMessage[Any]) -> Any:
+        """JSON, text or bytes, by the content type; without one, JSON if it is that."""
+        return decode_message(message)
+
+
+class QuiverBatchParser(QuiverParser):
+    """Turns a list of deliveries into one message of FastStream."""
+
+    async def parse_batch(self, raw: Sequence[AsyncLeasedMessage]) -> QuiverBatchMessage:
+        headers = [text_headers(each.headers) for each in raw]
+        return QuiverBatchMessage(
+            raw_message=raw,
+            body=[each.value for each in raw],
+            headers=headers[0],
+            batch_headers=headers,
+            content_type=headers[0].get(CONTENT_TYPE),
+            reply_to=headers[0].get(REPLY_TO, ""),
+            correlation_id=headers[0].get(CORRELATION_ID),
+            message_id=message_id(raw[0]),
+        )
+
+    async def decode_batch(self, message: StreamMessage[Any]) -> list[Any]:
+        """Each message by its own content type."""
+        return [decode_message(await self.parse_message(each)) for each in message.raw_message]
+
+
+def message_id(raw: AsyncLeasedMessage) -> str:
+    """The place where it is stored, which no other message has."""
+    return f"{raw.topic}-{raw.partition}-{raw.offset}"
+
+
+def text_headers(headers: Mapping[str, bytes]) -> dict[str, Any]:
+    """FastStream's headers are text; those that are not UTF-8 stay bytes."""
+    return {name: _text(value) for name, value in headers.items()}
+
+
+def _text(value: bytes) -> str | bytes:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
