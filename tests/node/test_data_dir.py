@@ -8,6 +8,7 @@ import pytest
 from quivermq.cluster import METADATA_PARTITION
 from quivermq.errors import Corrupt, InvalidRequest, StorageFailed, UnsupportedFormat
 from quivermq.log import Log, RealDisk
+from quivermq.node import Machine
 from quivermq.node import data_dir as directory_module
 from quivermq.node.data_dir import DataDirectory, ListedLog
 from quivermq.node.mirrored_file import MirroredFile
@@ -282,3 +283,14 @@ def test_a_place_where_nothing_can_be_made_is_a_refusal(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageFailed):
         DataDirectory(str(tmp_path / "file" / "data"), 1)
+
+
+def test_a_file_system_that_takes_a_for_a_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Machine().lock(str(tmp_path))()
+    assert not caplog.messages
+    # There, the lock would also be found by this name.
+    (tmp_path / "LOCK").touch()
+    Machine().lock(str(tmp_path))()
+    assert "takes A for a" in caplog.text

@@ -1,11 +1,12 @@
 """What others are told to connect to."""
 
+import resource
 from pathlib import Path
 
 import pytest
 
 from quivermq.addresses import split_address
-from quivermq.node.listener import reachable
+from quivermq.node.listener import file_limits, reachable
 from quivermq.wire import proto
 from tests.transports.stage import Talker, on_loop, serving
 
@@ -38,3 +39,13 @@ async def test_clients_and_brokers_of_one_that_listens_everywhere_hear_of_a_plac
         for address in (broker.address, broker.peer_address):
             assert not address.startswith("0.0.0.0")
         talker.close()
+
+
+def test_the_limit_of_files_is_raised_as_far_as_a_system_lets_it() -> None:
+    without = resource.RLIM_INFINITY
+    assert file_limits(1024, 524_288) == [524_288]
+    assert file_limits(524_288, 524_288) == []
+    assert file_limits(without, without) == []
+    # macOS: 256, though it says that there is no limit, and "no limit" is refused.
+    assert file_limits(256, without) == [without, 1 << 20, 1 << 16, 24_576, 10_240]
+    assert file_limits(24_576, without) == [without, 1 << 20, 1 << 16]

@@ -13,6 +13,7 @@ from quivermq.log.log import Log
 from quivermq.log.real_disk import ReadOnlyDisk, RealDisk, RealFile
 from quivermq.log.settings import STORED_LIMITS, LogSettings
 from quivermq.log.state import Owner, read_owner
+from quivermq.log.system_calls import THIS_SYSTEM, SystemCalls, system_calls
 from quivermq.log.verify import (
     Finding,
     Report,
@@ -26,6 +27,7 @@ __all__ = [
     "SEGMENT",
     "STORED_LIMITS",
     "TEMPORARY",
+    "THIS_SYSTEM",
     "Checkpoint",
     "CheckpointSummary",
     "Damage",
@@ -41,6 +43,7 @@ __all__ = [
     "RealFile",
     "Report",
     "Severity",
+    "SystemCalls",
     "Unreadable",
     "Verification",
     "find_logs",
@@ -48,4 +51,5 @@ __all__ = [
     "name_logs",
     "prepare_log",
     "read_owner",
+    "system_calls",
 ]

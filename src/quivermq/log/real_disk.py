@@ -1,7 +1,6 @@
 """The real disk: POSIX calls below one root folder."""
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 from quivermq.batches import Buffer
 from quivermq.errors import StorageFailed, StorageFull
 from quivermq.log.disk import Unreadable
+from quivermq.log.system_calls import THIS_SYSTEM, SystemCalls
 
 _NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT}
 # A bad sector, a failed checksum of the file system or of the device, a lost extent.
@@ -19,9 +19,6 @@ _LOST_NAMES: Final = ("EIO", "EBADMSG", "EUCLEAN", "EILSEQ", "ENODATA", "EREMOTE
 _LOST: Final = {getattr(errno, name) for name in _LOST_NAMES if hasattr(errno, name)}
 _READING: Final = {"read", "seek in", "open"}
 _BUFFERS_MAX: Final = min(os.sysconf("SC_IOV_MAX"), 1024)
-
-# macOS has it, because fsync alone leaves the data in the drive's cache there.
-_FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -61,8 +58,9 @@ def _translating(verb: str) -> Callable[[_Method[_S, _P, _R]], _Method[_S, _P, _
 class RealFile:
     """An open file descriptor."""
 
-    def __init__(self, path: Path, flags: int) -> None:
+    def __init__(self, path: Path, flags: int, calls: SystemCalls = THIS_SYSTEM) -> None:
         self._descriptor = -1
+        self._calls = calls
         self.place = path
         self._open(flags)
 
@@ -90,7 +88,7 @@ class RealFile:
         for start in range(0, len(buffers), _BUFFERS_MAX):
             group = buffers[start : start + _BUFFERS_MAX]
             total = sum(map(len, group))
-            written = os.pwritev(self._descriptor, group, at)
+            written = self._calls.write(self._descriptor, group, at)
             if written < total:
                 # Rare: a signal, or the last bytes before the disk is full.
                 rest = memoryview(b"".join(group))
@@ -100,20 +98,13 @@ class RealFile:
 
     @_translating("fsync")
     def sync(self) -> None:
-        if _FULL_SYNC is None:
-            os.fdatasync(self._descriptor)
-        else:
-            fcntl.fcntl(self._descriptor, _FULL_SYNC)
+        self._calls.sync(self._descriptor)
 
     @_translating("allocate")
     def allocate(self, size: int) -> None:
         old = os.fstat(self._descriptor).st_size
-        if size <= old:
-            return
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(self._descriptor, old, size - old)
-        else:
-            os.ftruncate(self._descriptor, size)
+        if size > old:
+            self._calls.allocate(self._descriptor, old, size - old)
 
     @_translating("truncate")
     def truncate(self, size: int) -> None:
@@ -125,25 +116,27 @@ class RealFile:
 
     @_translating("seek in")
     def data_from(self, at: int) -> int | None:
-        try:
-            return os.lseek(self._descriptor, at, os.SEEK_DATA)
-        except OSError as error:
-            if error.errno == errno.ENXIO:
-                return None
-            if error.errno in {errno.EINVAL, errno.ENOTSUP}:
-                return at if at < os.fstat(self._descriptor).st_size else None
-            raise
+        if self._calls.seek_data is not None:
+            try:
+                return os.lseek(self._descriptor, at, self._calls.seek_data)
+            except OSError as error:
+                if error.errno == errno.ENXIO:
+                    return None
+                if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+                    raise
+        return at if at < os.fstat(self._descriptor).st_size else None
 
 
 class RealDisk:
     """The files below a root folder."""
 
-    def __init__(self, root: Path | str) -> None:
+    def __init__(self, root: Path | str, calls: SystemCalls = THIS_SYSTEM) -> None:
         self.place = Path(root)
+        self._calls = calls
 
     def file(self, path: str, flags: int) -> RealFile:
         """An open file; every one comes from here."""
-        return RealFile(self.place / path, flags)
+        return RealFile(self.place / path, flags, self._calls)
 
     def create(self, path: str) -> RealFile:
         return self.file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -185,7 +178,7 @@ class RealDisk:
     def sync_folder(self, path: str) -> None:
         descriptor = os.open(self.place / path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(descriptor)
+            self._calls.sync_folder(descriptor)
         finally:
             os.close(descriptor)
 

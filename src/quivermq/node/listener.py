@@ -16,12 +16,24 @@ from quivermq.errors import ConnectionFailed
 def raise_file_limit() -> None:
     """A partition keeps a few files open; the usual limit of 1,024 is soon reached."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < hard:
+    for wanted in file_limits(soft, hard):
         with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            return
+
+
+def file_limits(soft: int, hard: int) -> list[int]:
+    """Limits to try, the best first. macOS says that there is none, and takes only a few."""
+    if hard != resource.RLIM_INFINITY:
+        return [hard] if soft < hard else []
+    if soft == resource.RLIM_INFINITY:
+        return []
+    return [hard, *(limit for limit in _FILE_LIMITS if limit > soft)]
 
 
 logger = logging.getLogger("quivermq.broker")
+
+_FILE_LIMITS: Final = (1 << 20, 1 << 16, 24_576, 10_240)
 
 _LOOPBACK: Final = "127.0.0.1"
 

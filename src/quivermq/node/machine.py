@@ -6,6 +6,7 @@ do done at times that a seed decides.
 
 import asyncio
 import fcntl
+import logging
 import os
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,8 @@ from quivermq.tracing import broker_tracer
 
 if TYPE_CHECKING:
     from quivermq.tracing import BrokerTracer
+
+logger = logging.getLogger("quivermq.broker")
 
 _LOCK: Final = "lock"
 
@@ -44,6 +47,12 @@ class Machine:
             raise StorageFailed(
                 f"another process uses {data_dir}: stop it, or name another --data-dir"
             ) from None
+        if path.with_name(_LOCK.upper()).exists():
+            logger.warning(
+                "%s is on a file system that takes A for a: topics whose names differ in nothing "
+                "else cannot both be kept here",
+                data_dir,
+            )
         return partial(os.close, descriptor)
 
     def start_disk_thread(self) -> DiskThread:

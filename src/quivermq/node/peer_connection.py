@@ -59,10 +59,12 @@ _SLICE_S: Final = 0.01
 _DEAD_AFTER: Final = {
     "TCP_USER_TIMEOUT": 5_000,
     "TCP_KEEPIDLE": 5,
+    "TCP_KEEPALIVE": 5,
     "TCP_KEEPINTVL": 5,
     "TCP_KEEPCNT": 3,
 }
-"""The first in milliseconds, the next two in seconds."""
+"""The first in milliseconds, the next three in seconds. macOS has the third for the second, and
+nothing for the first."""
 
 
 class PeerProtocol(asyncio.BufferedProtocol):

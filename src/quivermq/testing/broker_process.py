@@ -30,9 +30,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import IO, Any
-
-import uvloop
 
 from quivermq.errors import QuiverError
 from quivermq.log import Disk, RealFile
@@ -40,6 +39,11 @@ from quivermq.node import GarbagePolicy, Machine, refuse_pandas
 from quivermq.settings import BrokerSettings
 from quivermq.testing.disks import RemoteDisk
 from quivermq.transports import GatewayServer, Server
+
+try:
+    import uvloop
+except ImportError:  # not everywhere
+    uvloop = None  # type: ignore[assignment]
 
 logger = logging.getLogger("quivermq.testing")
 
@@ -187,6 +191,10 @@ async def serve(
         raise unfit[0]
 
 
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    return None if uvloop is None else uvloop.new_event_loop
+
+
 def main() -> int:
     logging.basicConfig(
         level=logging.INFO,
@@ -200,7 +208,8 @@ def main() -> int:
         # Only the hosts of a test reach its brokers. Earlier releases do not know these settings,
         # so the test does not name them.
         known = BrokerSettings(**{"grpc": "", "insecure": True, "events": False, **settings})
-        uvloop.run(serve(known, **surroundings))
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(serve(known, **surroundings))
     except QuiverError as error:
         logger.critical("%s: %s", error.code, error)
         return 1

@@ -49,7 +49,7 @@ class QuiverBroker(
 
     def __init__(
         self,
-        servers: str | Iterable[str] | None = None,
+        servers: str | Sequence[str] | None = None,
         *,
         token: str | None = None,
         tls: ClientTls = None,
@@ -75,8 +75,6 @@ class QuiverBroker(
     ) -> None:
         """`servers`, `token`, `tls`, `timeout` and `tracing` are those of `quivermq.connect`;
         the rest is as of FastStream's own brokers."""
-        if servers is not None and not isinstance(servers, str):
-            servers = list(servers)
         super().__init__(
             servers=servers,
             token=token,

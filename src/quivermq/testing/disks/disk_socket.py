@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from quivermq.batches import Buffer
 from quivermq.errors import StorageFailed, StorageFull
-from quivermq.log import Unreadable
+from quivermq.log import THIS_SYSTEM, Unreadable
 from quivermq.testing.disks.faulty_disk import FaultyDisk, StoredFile
 
 _SIZES: Final = struct.Struct("<II")
@@ -126,8 +126,10 @@ class SocketDoor:
         return self._open[handle].size
 
     def _do_data_from(self, handle: int, at: int) -> int | None:
+        if THIS_SYSTEM.seek_data is None:
+            return at if at < self._open[handle].size else None
         try:
-            return os.lseek(self._open[handle].descriptor, at, os.SEEK_DATA)
+            return os.lseek(self._open[handle].descriptor, at, THIS_SYSTEM.seek_data)
         except OSError as error:
             if error.errno == errno.ENXIO:
                 return None

@@ -24,6 +24,7 @@ from random import Random
 from threading import RLock
 from typing import Final, NamedTuple
 
+from quivermq.log import THIS_SYSTEM
 from quivermq.testing.simulated_disk import surviving
 
 _READING: Final = frozenset({"read", "open"})
@@ -251,7 +252,7 @@ class FaultyDisk:
             old = file.size
             self._operate("allocate", file, size - old)
             if size > old:
-                os.posix_fallocate(file.descriptor, old, size - old)
+                THIS_SYSTEM.allocate(file.descriptor, old, size - old)
                 file.pending.append(Write(size, None, b"", old))
 
     def truncate(self, file: StoredFile, size: int) -> None:
