@@ -207,6 +207,7 @@ def test_the_asyncio_client_takes_and_gives_the_same(broker: BrokerThread) -> No
 DUCKDB = """
 import sys, duckdb, quivermq
 
+duckdb.sql("SET enable_progress_bar = false")  # shown where a query takes a while
 with quivermq.connect(sys.argv[1]) as client:
     sold = duckdb.sql("SELECT encode('order ' || i) AS value, 'k' || i AS key FROM range(9) t(i)")
     client.produce_many(sys.argv[2], sold)
