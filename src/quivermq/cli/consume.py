@@ -25,6 +25,7 @@ from quivermq.cli.options import (
     Partition,
     Servers,
     Timeout,
+    complete_topics,
     duration_option,
     number_option,
     parse_position,
@@ -108,7 +109,10 @@ Prefetch = Annotated[int, number_option("Take so many at once.", rich_help_panel
 
 
 Topics = Annotated[
-    list[str], typer.Argument(metavar="TOPIC...", help="The topic's name, or several.")
+    list[str],
+    typer.Argument(
+        metavar="TOPIC...", help="The topic's name, or several.", autocompletion=complete_topics
+    ),
 ]
 Pattern = Annotated[
     bool,

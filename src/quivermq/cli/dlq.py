@@ -17,6 +17,7 @@ from quivermq.cli.options import (
     Servers,
     Timeout,
     Yes,
+    complete_topics,
     confirm,
     connect,
     duration_option,
@@ -44,7 +45,11 @@ _AT_ONCE: Final = 1_000
 
 SourceTopic = Annotated[
     str,
-    typer.Argument(metavar="TOPIC", help="The topic whose messages failed, not its .dlq."),
+    typer.Argument(
+        metavar="TOPIC",
+        help="The topic whose messages failed, not its .dlq.",
+        autocompletion=complete_topics,
+    ),
 ]
 Offsets = Annotated[
     list[str] | None,

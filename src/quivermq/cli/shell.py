@@ -18,6 +18,7 @@ from quivermq.cli.options import (
     AsJson,
     Servers,
     Timeout,
+    complete_topics,
     connect,
 )
 from quivermq.cli.output import print_error, remark
@@ -30,7 +31,10 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def shell(
     topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="Begin with this topic.")
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC]", help="Begin with this topic.", autocompletion=complete_topics
+        ),
     ] = None,
     group: Annotated[
         str, typer.Option(metavar="NAME", help="The group to consume for.")

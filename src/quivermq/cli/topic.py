@@ -15,6 +15,7 @@ from quivermq.cli.options import (
     Timeout,
     Topic,
     Yes,
+    complete_topics,
     confirm,
     connect,
     number_option,
@@ -167,7 +168,12 @@ def alter(
 
 @app.command()
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to delete.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TOPIC...", help="Topics to delete.", autocompletion=complete_topics
+        ),
+    ],
     yes: Yes = False,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
