@@ -100,6 +100,26 @@ def test_a_worker_looks_for_pyspark_where_it_is_installed_wherever_the_zips_stan
     assert done.stdout.strip() == f"{before}/a/jar{after}"
 
 
+def test_workers_without_quivermq_are_warned_of_with_what_to_set(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = tmp_path / "python3"
+    other.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    other.chmod(0o755)
+    worker_python.warn_of_another(sys.executable)
+    worker_python.warn_of_another(str(other))
+    assert not caplog.messages
+    # Without packages: as the Python of a system.
+    other.write_text(f'#!/bin/sh\nPYTHONPATH= exec "{sys.executable}" -I -S "$@"\n')
+    worker_python.warn_of_another(str(other))
+    (told,) = caplog.messages
+    assert (
+        f"workers run {other}, which has no quivermq: set PYSPARK_PYTHON={sys.executable}" in told
+    )
+    worker_python.warn_of_another(str(tmp_path / "missing"))
+    assert "cannot be asked" in caplog.messages[-1]
+
+
 @pytest.mark.parametrize(("is_local", "is_script"), [(True, True), (False, False)])
 def test_executors_elsewhere_are_given_no_script_of_this_machine(
     is_local: bool, is_script: bool, monkeypatch: pytest.MonkeyPatch
@@ -213,8 +233,7 @@ def test_without_a_java_on_the_machine_spark_runs_and_finds_the_format_by_itself
 def test_the_code_in_the_guide_to_spark_runs_as_written(
     spark: SparkSession, client: quivermq.Client, servers: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("orders", "copies"):
-        client.create_topic(name)
+    client.create_topic("orders")
     client.produce_many("orders", [b"apples", b"pears"])
     text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))

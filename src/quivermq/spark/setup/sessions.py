@@ -82,6 +82,8 @@ def register(spark: SparkSession, *, servers: str | None = None) -> None:
     """
     servers = servers or os.environ.get("QUIVER_SERVERS") or None
     is_local = not _is_connect(spark) and str(spark.sparkContext.master).startswith("local")
+    if is_local:
+        worker_python.warn_of_another(str(spark.sparkContext.pythonExec))
     packed = None if is_local else package_shipping.pack_modules()
     if packed or servers:
         defaults = {"servers": servers} if servers else {}

@@ -6,9 +6,11 @@ script removes the zip from the path of the workers. A program that reads, then 
 topic to topic, took 15 seconds of processor time (two runs) instead of 20 (one run).
 """
 
+import logging
 import os
 import shlex
 import site
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -18,7 +20,10 @@ import pyspark
 
 from quivermq.spark.setup.script_cache import cache_script
 
+logger = logging.getLogger("quivermq.spark")
+
 VARIABLE: Final = "PYSPARK_PYTHON"
+_ASK_S: Final = 30.0
 _SCRIPT: Final = """#!/bin/sh
 # The PySpark that is installed is the same, and compiled.
 path=$PYTHONPATH
@@ -37,6 +42,27 @@ def choose(*, is_local: bool) -> None:
     script = _script()
     if os.environ.get(VARIABLE) in {None, sys.executable, str(script)}:
         os.environ[VARIABLE] = str(script) if is_local and script else sys.executable
+
+
+def warn_of_another(executable: str) -> None:
+    """Log what to set if the workers of a session run a Python without quivermq: in an environment
+    that is not activated they run that of the system, and fail with `ModuleNotFoundError`."""
+    if executable in {sys.executable, str(_script())}:
+        return
+    try:
+        subprocess.run(  # noqa: S603  (Spark runs the same program)
+            [executable, "-c", "import quivermq"], check=True, capture_output=True, timeout=_ASK_S
+        )
+    except subprocess.CalledProcessError:
+        logger.warning(
+            "Spark's workers run %s, which has no quivermq: set %s=%s before the session is made, "
+            "or make it by quivermq.spark.session()",
+            executable,
+            VARIABLE,
+            sys.executable,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        logger.warning("Spark's workers run %s, which cannot be asked: %s", executable, error)
 
 
 def _script() -> Path | None:
