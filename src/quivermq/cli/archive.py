@@ -5,7 +5,10 @@ import math
 import os
 import signal
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 _FILE_BYTES: Final = 128 << 20
 _SPARK_TIMEOUT_SECONDS: Final = 60.0
+_STANDARD_ERROR: Final = 2
 _FILES: Final[dict[str, Any]] = {"rich_help_panel": "Files and commits"}
 _JSON: Final[dict[str, Any]] = {"rich_help_panel": "JSON payloads"}
 
@@ -155,7 +159,8 @@ def archive(
     with connect(servers, timeout) as client, spark_troubles():
         # Fails here if it cannot work, before Spark takes its seconds to start.
         table.pending(client)
-        spark = session(master, name=f"archive of {topic}")
+        with greeting_aside():
+            spark = session(master, name=f"archive of {topic}")
         _silence(spark)
         loop = ArchiveLoop(
             spark,
@@ -212,7 +217,8 @@ def replay(
     lakehouse.Table.open(table)
     with connect(servers, timeout) as client, spark_troubles():
         client.topic(topic)  # must exist: its owner chooses its settings
-        spark = session(master, name=f"replay to {topic}")
+        with greeting_aside():
+            spark = session(master, name=f"replay to {topic}")
         _silence(spark)
         try:
             found = wanted.rows(spark).count()
@@ -251,6 +257,32 @@ def compact(
         f"{count(done.files_before, 'file')} became {count(done.files_after, 'file')}; "
         f"{count(done.removed, 'file')} removed from disk"
     )
+
+
+@contextmanager
+def greeting_aside() -> Iterator[None]:
+    """Keep what a JVM says at its start from standard error, unless it fails to start.
+
+    It inherits the descriptor: there is no other way to its first lines.
+    """
+    if os.environ.get("QUIVER_DEBUG"):
+        yield
+        return
+    if sys.stderr.isatty():
+        remark("starting Spark, which takes some seconds")
+    with tempfile.TemporaryFile() as aside:
+        sys.stderr.flush()
+        kept = os.dup(_STANDARD_ERROR)
+        os.dup2(aside.fileno(), _STANDARD_ERROR)
+        try:
+            yield
+        except BaseException:
+            aside.seek(0)
+            os.write(kept, aside.read())
+            raise
+        finally:
+            os.dup2(kept, _STANDARD_ERROR)
+            os.close(kept)
 
 
 def _silence(spark: Any) -> None:
