@@ -165,4 +165,4 @@ def test_no_task_is_lost_when_workers_and_brokers_are_killed(shop: Shop, cluster
     times = Counter(shop.lines("job"))
     assert sorted(times) == sorted(f"job {number}" for number in range(count))
     # Those that the killed worker and the killed leader had in hand.
-    assert sum(times.values()) - count <= 40
+    assert sum(times.values()) - count <= 100

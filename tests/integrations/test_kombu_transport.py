@@ -196,10 +196,15 @@ def test_a_prefetch_count_bounds_what_is_leased(connect: Connect, client: quiver
     inbox = Inbox(connection, *queues, prefetch_count=3)
     inbox.wait_for(3)
     assert inbox.is_quiet()
-    in_flight = sum(
-        client.group(topic_of(connection, queue.name), GROUP).in_flight for queue in queues
-    )
-    assert in_flight == 3, "the surplus of the other queue went back"
+
+    def in_flight() -> int:
+        groups = [client.group(topic_of(connection, queue.name), GROUP) for queue in queues]
+        return sum(group.in_flight for group in groups)
+
+    deadline = time.monotonic() + 20
+    while in_flight() != 3:
+        assert time.monotonic() < deadline, "the surplus of the other queue did not go back"
+        time.sleep(0.02)
     seen = 0
     while seen < 40:
         inbox.wait_for(seen + 1)
@@ -278,14 +283,14 @@ def test_unacknowledged_messages_go_to_others_when_the_channel_closes(connect: C
 
 def test_a_message_stays_with_its_worker_for_longer_than_the_visibility(connect: Connect) -> None:
     """A task with `acks_late` may take any time."""
-    first, second = connect(visibility_timeout=1), connect(visibility_timeout=1)
+    first, second = connect(visibility_timeout=4), connect(visibility_timeout=4)
     queue = kombu.Queue("jobs")
     publish(first, queue, "long")
     # Without a count it would take the message itself, should it come again.
     working = Inbox(first, queue, prefetch_count=1)
     working.wait_for(1)
     idle = Inbox(second, queue)
-    assert idle.is_quiet(3.5)
+    assert idle.is_quiet(6.0)
     working.messages[0].ack()
     assert idle.is_quiet()
 
@@ -469,7 +474,11 @@ def test_a_connection_lives_through_a_restart_of_the_broker(tmp_path: Path) -> N
             broker.start()
             inbox.messages[0].ack()
             publish(connection, queue, "after", retry=True)
-            assert inbox.wait_for(2, 30) == ["before", "after"]
+            # A lease that its leader gave moments before the end may be lost with it, and the first
+            # message comes again.
+            while "after" not in inbox.bodies:
+                connection.drain_events(timeout=30)
+            assert set(inbox.bodies) == {"before", "after"}
     finally:
         broker.stop()
 
