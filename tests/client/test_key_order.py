@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable
 
 import pytest
@@ -33,63 +33,61 @@ def message(offset: int, key: bytes | None = b"k", delivery: int = 1) -> LeasedF
     return LeasedFields("t", 0, offset, key, b"", {}, 0, 0, delivery, lease)
 
 
+def taken(order: KeyOrder, *messages: LeasedFields) -> list[int]:
+    """The offsets of those that may be handled now."""
+    found = []
+    arrived = deque(messages)
+    while (each := order.take_from(arrived)) is not None:
+        found.append(each.offset)
+    assert not arrived
+    return found
+
+
 def test_a_key_that_is_worked_on_waits_and_others_pass() -> None:
     order = KeyOrder()
-    assert order.admit(message(0))
-    assert not order.admit(message(2))
-    assert not order.admit(message(1))
-    assert order.admit(message(3, b"other"))
-    assert order.admit(message(4, None))
-    assert order.admit(message(5, None))
-    assert order.next_ready() is None
+    assert taken(order, message(0), message(2), message(1)) == [0]
+    assert taken(order, message(3, b"other"), message(4, None), message(5, None)) == [3, 4, 5]
     assert len(order.waiting()) == 2
     order.finish(message(0))
-    ready = order.next_ready()
-    assert ready is not None
-    assert ready.offset == 1
-    assert order.next_ready() is None
-    order.finish(ready)
-    assert order.next_ready() is not None
+    assert taken(order) == [1]
+    order.finish(message(1))
+    assert taken(order) == [2]
+    order.finish(message(2))
+    assert taken(order, message(6)) == [6]
 
 
 def test_a_key_waits_for_a_message_that_failed() -> None:
     order = KeyOrder()
-    assert order.admit(message(0))
-    assert not order.admit(message(1))
-    assert order.fail(message(0)) == key_order.GRACE_SECONDS
-    assert order.next_ready() is None
-    assert not order.admit(message(2))
+    assert taken(order, message(0), message(1)) == [0]
+    assert order.fail(message(0), 0.0) == key_order.GRACE_SECONDS
+    assert taken(order, message(2)) == []
     assert order.behind_failed == 2
-    assert order.admit(message(0, delivery=2))
+    assert [order.count_due("t", [0], 0.0), order.count_due("t", [1], 0.0)] == [1, 0]
+    assert taken(order, message(0, delivery=2)) == [0]
+    assert order.count_due("t", [0], 0.0) == 0
     order.finish(message(0, delivery=2))
-    ready = order.next_ready()
-    assert ready is not None
-    assert ready.offset == 1
+    assert taken(order) == [1]
 
 
 def test_a_message_that_does_not_come_again_is_given_up() -> None:
     order = KeyOrder()
-    first = message(0)
-    assert order.admit(first)
-    assert not order.admit(message(1))
-    order.fail(first)
-    again = message(0, delivery=2)
-    assert order.admit(again)
-    order.fail(again)
+    first, again = message(0), message(0, delivery=2)
+    assert taken(order, first, message(1)) == [0]
+    order.fail(first, 0.0)
+    assert taken(order, again) == [0]
+    order.fail(again, 0.0)
     order.give_up(first)  # too late: it came, and failed again
-    assert order.next_ready() is None
+    assert taken(order) == []
     order.give_up(again)
-    assert order.next_ready() is not None
+    assert taken(order) == [1]
 
 
 def test_what_waits_can_be_taken_away() -> None:
     order = KeyOrder()
-    assert order.admit(message(0))
-    assert not order.admit(message(1))
+    assert taken(order, message(0), message(1)) == [0]
     assert [each.offset for each in order.take_all()] == [1]
     order.finish(message(0))
-    assert order.next_ready() is None
-    assert order.admit(message(2))
+    assert taken(order, message(2)) == [2]
 
 
 class Work:
@@ -168,8 +166,9 @@ def test_a_retry_comes_before_the_messages_behind_it(real: quivermq.Client, topi
             raise RuntimeError("again")
 
     with real.subscribe(
-        topic, group="g", handler=handle, concurrency=4, prefetch=8, ordered_by_key=True
+        topic, group="g", handler=handle, concurrency=4, prefetch=4, ordered_by_key=True
     ):
+        # Far more messages of its key are there than can wait.
         until(lambda: work.count == KEYS * EACH)
     work.check()
     assert failures == 2

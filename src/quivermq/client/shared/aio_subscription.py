@@ -49,6 +49,7 @@ class AsyncSubscription:
         options.check(handler)
         self._options = options
         self._handler = handler
+        self._decodes = options.deserializer is not None
         self._is_closed = False
         self._arrival = asyncio.Event()
         self._ended = asyncio.Event()
@@ -203,13 +204,14 @@ class AsyncSubscription:
 
     async def _work(self, number: int) -> None:
         """One of the tasks that call the handler."""
-        prefetcher = self._prefetcher
+        prefetcher, is_ordered = self._prefetcher, self._options.ordered_by_key
         try:
             while (
                 message := prefetcher.pop(number) or await self._wait_for_message(number)
             ) is not None:
                 terms = await self._handle(message)
-                prefetcher.free_key(message, terms)
+                if is_ordered:
+                    prefetcher.free_key(message, terms)
                 prefetcher.finish([(message, terms)])
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._options, error)  # noqa: TRY400
@@ -219,7 +221,7 @@ class AsyncSubscription:
     async def _handle(self, message: LeasedFields) -> SettlementTerms:
         if self._handler is None:
             return ACK
-        if self._options.deserializer is not None and (fault := find_fault(message)):
+        if self._decodes and (fault := find_fault(message)):
             logger.error("the %s rejects %r: it %s", self._options, message, fault)
             return reject_terms(fault)
         try:

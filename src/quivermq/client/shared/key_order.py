@@ -9,6 +9,7 @@ pass.
 import threading
 from bisect import insort
 from collections import deque
+from collections.abc import Container
 from itertools import chain
 from typing import Final
 
@@ -29,34 +30,39 @@ class KeyOrder:
         self._lock = threading.Lock()
         self._waiting: dict[Key, list[LeasedFields]] = {}
         """By key that is worked on, or waits for a message that failed: those behind it."""
-        self._failed: dict[Key, LeasedFields] = {}
-        """Keys that wait for a message to come again."""
+        self._failed: dict[Key, tuple[LeasedFields, float]] = {}
+        """Keys that wait for a message to come again, and when it may."""
         self._ready: deque[LeasedFields] = deque()
         """Their keys are free; each is marked as worked on already."""
         self.topics: dict[str, TopicInfo] = {}
         """As they were when the subscription came to them: how often and when they try again."""
 
-    def next_ready(self) -> LeasedFields | None:
-        """A message that waited, and need not any longer."""
+    def take_from(self, messages: deque[LeasedFields]) -> LeasedFields | None:
+        """The next message that may be handled; others that are found on the way wait here."""
+        # All in one step: two threads that took one each could come here in the other order.
         with self._lock:
-            return self._ready.popleft() if self._ready else None
+            if self._ready:
+                return self._ready.popleft()
+            while messages:
+                message = messages.popleft()
+                if self._admit(message):
+                    return message
+            return None
 
-    def admit(self, message: LeasedFields) -> bool:
-        """True if it may be handled now; else it waits here."""
+    def _admit(self, message: LeasedFields) -> bool:
         key = _key(message)
         if key is None:
             return True
-        with self._lock:
-            failed = self._failed.get(key)
-            if failed is not None and _place(message) <= _place(failed):
-                del self._failed[key]
-                return True
-            waiting = self._waiting.get(key)
-            if waiting is None:
-                self._waiting[key] = []
-                return True
-            insort(waiting, message, key=_place)
-            return False
+        failed = self._failed.get(key)
+        if failed is not None and _place(message) <= _place(failed[0]):
+            del self._failed[key]
+            return True
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._waiting[key] = []
+            return True
+        insort(waiting, message, key=_place)
+        return False
 
     def finish(self, message: LeasedFields) -> None:
         """It is done with: the next of its key is ready."""
@@ -65,7 +71,7 @@ class KeyOrder:
             with self._lock:
                 self._advance(key)
 
-    def fail(self, message: LeasedFields) -> float | None:
+    def fail(self, message: LeasedFields, now: float) -> float | None:
         """It failed. Returns for how many seconds its key waits, after which `give_up` is due; None
         if it is not to come again."""
         key = _key(message)
@@ -76,15 +82,17 @@ class KeyOrder:
             if seconds is None:
                 self._advance(key)
                 return None
-            self._failed[key] = message
+            self._failed[key] = message, now + seconds
             return seconds + GRACE_SECONDS
 
     def give_up(self, message: LeasedFields) -> None:
         """It did not come again in time: its key goes on."""
         key = _key(message)
+        if key is None:
+            return
         with self._lock:
             # Unless it came, and failed again.
-            if key is not None and self._failed.get(key) is message:
+            if key in self._failed and self._failed[key][0] is message:
                 del self._failed[key]
                 self._advance(key)
 
@@ -93,6 +101,14 @@ class KeyOrder:
         """Messages whose keys wait for one that failed."""
         with self._lock:
             return sum(len(self._waiting.get(key, ())) for key in self._failed)
+
+    def count_due(self, topic: str, partitions: Container[int], now: float) -> int:
+        """Messages of these partitions that failed, and may come again by now."""
+        with self._lock:
+            return sum(
+                message.topic == topic and message.partition in partitions and due <= now
+                for message, due in self._failed.values()
+            )
 
     def waiting(self) -> list[LeasedFields]:
         """All that wait."""

@@ -17,7 +17,7 @@ from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions
 from quivermq.client.shared.ack_batcher import AckBatcher
 from quivermq.client.shared.in_hand import InHandTracker, Worker
-from quivermq.client.shared.key_order import KeyOrder
+from quivermq.client.shared.key_order import GRACE_SECONDS, KeyOrder
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import (
     RELEASE,
@@ -89,6 +89,9 @@ class SubscribeOptions(NamedTuple):
 WAIT_SECONDS: Final = 2.0
 REFRESH_SECONDS: Final = 2.0
 EXTEND_SECONDS_MIN: Final = 0.02
+DUE_SECONDS: Final = 0.1
+DUE_MAX: Final = 100
+"""Messages that may be taken beside the one that a key waits for; see `Prefetcher._due`."""
 
 _LEASE_OF: Final = attrgetter("lease")
 _COUNT_OF: Final = attrgetter("count")
@@ -155,23 +158,9 @@ class Prefetcher:
     def pop(self, worker: Worker | None = None) -> LeasedFields | None:
         """The next message, if there is one; it is in the hand of `worker` from then on. Any
         thread may call this."""
-        while (message := self._next()) is not None:
-            # A message whose lease ended while it waited here may be another consumer's by now.
-            if not message.lease.token or message.lease in self._left:
-                if worker is not None:
-                    self.in_hand.take(worker, (message,))
-                return message
-            if self._order is not None:
-                self._order.finish(message)
-        if worker is not None:
-            self.in_hand.empty(worker)
-        return None
-
-    def _next(self) -> LeasedFields | None:
-        """The first message that may be handed out."""
-        messages, order = self.messages, self._order
-        if order is not None and (ready := order.next_ready()) is not None:
-            return ready
+        if self._order is not None:
+            return self._pop_in_order(self._order, worker)
+        messages = self.messages
         while messages:
             try:
                 message = messages.popleft()
@@ -179,9 +168,26 @@ class Prefetcher:
                 break
             if not messages or (self._request.auto_ack and 2 * len(messages) <= self._prefetch):
                 self._loop.call_soon_threadsafe(self._wake)
-            if order is None or order.admit(message):
+            # A message whose lease ended while it waited here may be another consumer's by now.
+            if not message.lease.token or message.lease in self._left:
+                if worker is not None:
+                    self.in_hand.take(worker, (message,))
                 return message
+        if worker is not None:
+            self.in_hand.empty(worker)
         return None
+
+    def _pop_in_order(self, order: KeyOrder, worker: Worker | None) -> LeasedFields | None:
+        while (message := order.take_from(self.messages)) is not None:
+            if not message.lease.token or message.lease in self._left:
+                break
+            order.finish(message)
+        self._loop.call_soon_threadsafe(self._wake)
+        if worker is not None and message is not None:
+            self.in_hand.take(worker, (message,))
+        elif worker is not None:
+            self.in_hand.empty(worker)
+        return message
 
     def pop_all(self, first: LeasedFields, worker: Worker) -> list[LeasedFields]:
         """A message that was popped, and all others that are there. Any thread may call this."""
@@ -220,8 +226,9 @@ class Prefetcher:
             return
         if not message.lease.token or not self.is_unsettled(message):
             order.finish(message)  # it is settled: it will not come
-        elif (seconds := order.fail(message)) is not None:
+        elif (seconds := order.fail(message, self._loop.time())) is not None:
             self._loop.call_later(seconds, self._give_up, order, message)
+            self._loop.call_later(seconds - GRACE_SECONDS, self._wake)
             self._wake()
         self._on_arrival()
 
@@ -395,7 +402,7 @@ class Prefetcher:
         attempts: Attempts | None = None
         try:
             while True:
-                free = await self._credit()
+                free = await self._credit(key)
                 led = self._leaders.get(key)
                 if led is None:
                     return
@@ -452,21 +459,37 @@ class Prefetcher:
             return self._attempts(topic)
         return attempts
 
-    async def _credit(self) -> int:
+    async def _credit(self, key: LeaderKey) -> int:
         """How many more may be held, once there is a point in asking for them."""
         while not (free := self._free()):
             self._credit_changed.clear()
-            await self._credit_changed.wait()
+            if self._order is not None and self._due(self._order, key):
+                # Not at once: what is asked for too early brings others, which only wait here.
+                await asyncio.sleep(DUE_SECONDS)
+                if not self._free() and (due := self._due(self._order, key)):
+                    return due
+            else:
+                await self._credit_changed.wait()
         return free
 
+    def _due(self, order: KeyOrder, key: LeaderKey) -> int:
+        """How many messages that failed a leader has to give, for which keys wait here that have
+        taken all the room. A leader gives out those first."""
+        led = self._leaders.get(key)
+        if led is None or self._held() >= 2 * self._prefetch + max(self._prefetch, DUE_MAX):
+            return 0
+        return order.count_due(key[0], led.partitions, self._loop.time())
+
+    def _held(self) -> int:
+        if not self._request.auto_ack:
+            return sum(map(_COUNT_OF, self._left.values()))
+        return len(self.messages) + (0 if self._order is None else len(self._order.waiting()))
+
     def _free(self) -> int:
-        order, is_auto = self._order, self._request.auto_ack
-        held = len(self.messages) if is_auto else sum(map(_COUNT_OF, self._left.values()))
-        if order is not None:
-            # As many again may wait for messages that failed, and that need room to come again.
-            held += (len(order.waiting()) if is_auto else 0) - min(
-                order.behind_failed, self._prefetch
-            )
+        held = self._held()
+        if self._order is not None:
+            # As many again may wait behind messages that failed.
+            held -= min(self._order.behind_failed, self._prefetch)
         # Messages whose settlements are not sent yet take room too.
         free = self._prefetch - held - max(0, self._ack_batcher.messages - self._prefetch)
         # As long as there is work here, not for every single message.

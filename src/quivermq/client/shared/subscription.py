@@ -71,6 +71,7 @@ class Subscription:
         self._options = options
         self._background = background
         self._handler = handler
+        self._decodes = options.deserializer is not None
         self._arrival = threading.Condition()
         """Notified of messages, and of the end."""
         self._closing = threading.Lock()
@@ -265,11 +266,12 @@ class Subscription:
 
     def _work(self, number: int) -> None:
         """One of the threads that call the handler."""
-        prefetcher = self._prefetcher
+        prefetcher, is_ordered = self._prefetcher, self._options.ordered_by_key
         try:
             while (message := prefetcher.pop(number) or self._wait_for_message(number)) is not None:
                 terms = self._handle(message)
-                prefetcher.free_key(message, terms)
+                if is_ordered:
+                    prefetcher.free_key(message, terms)
                 self._outbox.put(message, terms)
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._options, error)  # noqa: TRY400
@@ -277,7 +279,7 @@ class Subscription:
     def _handle(self, message: LeasedFields) -> SettlementTerms:
         if self._handler is None:
             return ACK
-        if self._options.deserializer is not None and (fault := find_fault(message)):
+        if self._decodes and (fault := find_fault(message)):
             logger.error("the %s rejects %r: it %s", self._options, message, fault)
             return reject_terms(fault)
         try:
