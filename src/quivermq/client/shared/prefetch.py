@@ -179,7 +179,7 @@ class Prefetcher:
 
     def _pop_in_order(self, order: KeyOrder, worker: Worker | None) -> LeasedFields | None:
         while (message := order.take_from(self.messages)) is not None:
-            if not message.lease.token or message.lease in self._left:
+            if message.lease in self._left or not message.lease.token:
                 break
             order.finish(message)
         self._loop.call_soon_threadsafe(self._wake)
