@@ -106,6 +106,20 @@ def test_the_code_in_the_guide_to_consuming_runs_as_written(tmp_path: Path) -> N
     assert "failed 2 times postmen 0" in shown
 
 
+def test_the_code_in_the_guide_to_producing_runs_as_written(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "producing.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+    with Cluster(nodes=1) as cluster:
+        code = code.replace("127.0.0.1:7600", cluster.servers)
+        command = [sys.executable, "-W", "error", "-c", code]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout.splitlines()
+    assert 'application/json b\'{"id":7,"lines":[1,2]}\'' in shown
+    assert "text/x-number b'3.50'" in shown
+    assert shown[-1] == "[b'from the till']"
+
+
 def test_the_code_in_the_readme_runs_as_written(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     with Cluster(nodes=1) as cluster:

@@ -54,5 +54,6 @@ def test_bytes_of_settings_stay_as_earlier_releases_wrote_them() -> None:
 def test_settings_of_a_higher_level_are_those_of_leaders() -> None:
     assert all(setting.level == 1 for setting in REPLICATED)
     assert {setting.name: setting.level for setting in LEADER_ONLY} == {
-        "group_idle_ms": Level.IDLE_GROUPS
+        "group_idle_ms": Level.IDLE_GROUPS,
+        "drop_expired": Level.EXPIRY,
     }

@@ -40,6 +40,7 @@ from quivermq.errors import (
 if TYPE_CHECKING:
     from quivermq import aio, spark, testing
     from quivermq.client import (
+        BatchDelivery,
         BatchReceipt,
         Client,
         ClusterInfo,
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 __version__ = "0.3.0.dev0"
 
 __all__ = [
+    "BatchDelivery",
     "BatchReceipt",
     "Client",
     "ClusterInfo",

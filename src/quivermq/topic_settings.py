@@ -174,7 +174,8 @@ class ReplicatedSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderSettings:
-    """The settings that only leaders act on: whole numbers in the catalog, unknown to partitions.
+    """The settings that only leaders act on: whole numbers in the catalog, where 1 is yes; unknown
+    to partitions.
 
     In requests they are unset unless they are to change.
     """
@@ -189,6 +190,14 @@ class LeaderSettings:
         is_delivery=True,
         level=2,
         help="Delete a shared group that is unused for so long: 12h, 7d; none: never.",
+    )
+    drop_expired: bool = _setting(
+        False,
+        "flag",
+        "drop_expired",
+        is_delivery=True,
+        level=2,
+        help="Drop messages whose ttl is over instead of making them dead letters.",
     )
 
 

@@ -19,6 +19,7 @@ def test_utf8_messages_are_text_in_json() -> None:
         "headers": {"a": "1"},
         "priority": 3,
         "encoding": "utf8",
+        "content_type": None,
     }
 
 

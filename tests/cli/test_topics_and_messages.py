@@ -90,6 +90,26 @@ def test_lines_of_standard_input_are_messages_with_their_keys(servers: str, topi
         assert len({each["partition"] for each in found if each["key"] == key}) == 1
 
 
+def test_content_types_times_and_times_to_live_are_options(servers: str, topic: str) -> None:
+    place = ("--partition", "0", "--servers", servers)
+    sent = quiver(
+        "produce", topic, "[1]", "--content-type", "application/json",
+        "--timestamp", "2024-02-03T04:05:06.789+00:00", "--ttl", "1h", *place,
+    )  # fmt: skip
+    assert sent.returncode == 0, sent.stderr
+    assert quiver("produce", topic, "brief", "--ttl", "1ms", "--timestamp", "5", *place).stdout
+    (line,) = quiver("consume", topic, "--json", "--servers", servers).stdout.splitlines()
+    found = json.loads(line)
+    assert (found["value"], found["content_type"]) == ("[1]", "application/json")
+    assert found["timestamp"] == 1_706_933_106_789
+    wrong = quiver("produce", topic, "v", "--timestamp", "soon", *place)
+    assert "--timestamp" in error_line(wrong, 2)
+    altered = quiver("topic", "alter", topic, "--drop-expired", "--servers", servers)
+    assert altered.returncode == 0, altered.stderr
+    described = quiver("topic", "describe", topic, "--servers", servers).stdout
+    assert "messages whose ttl is over are dropped" in described
+
+
 def test_headers_priority_and_raw_bytes_are_kept(servers: str, topic: str) -> None:
     quiver(
         "produce", topic, "--header", "a=1", "--header", "b=x=y", "--priority", "3",

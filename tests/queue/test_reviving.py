@@ -2,7 +2,7 @@
 
 import pytest
 
-from quivermq.queue import Piece, group
+from quivermq.queue import Piece, dead_letters, group
 from tests.queue.rig import Rig
 
 
@@ -108,3 +108,17 @@ def test_so_many_redrives_are_remembered(monkeypatch: pytest.MonkeyPatch) -> Non
     for number in range(3):
         revive(rig, number, (number, number + 1, 0))
     assert list(rig.partition.groups.by_name["g"].revivals) == [1, 2]
+
+
+def test_what_was_given_again_is_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.put(9)
+    bury_all(rig, "g", "h")
+    records = rig.leases.dead_letters
+    assert records.revived("g") is None
+    monkeypatch.setattr(dead_letters, "REVIVED_INTERVALS", 2)
+    revive(rig, 1, (0, 2, 0), (4, 5, 0))
+    revive(rig, 2, (7, 8, 0), name="h")
+    assert [list(records.revived(name) or ()) for name in "gh"] == [[(0, 2), (4, 5)], [(7, 8)]]
+    revive(rig, 3, (6, 7, 0))
+    assert [list(records.revived(name) or ()) for name in "gh"] == [[(6, 7)], []]

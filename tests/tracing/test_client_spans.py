@@ -139,6 +139,30 @@ async def test_messages_of_a_batch_carry_the_spans_of_their_senders(tmp_path: Pa
 
 
 @on_loop
+async def test_lists_carry_the_span_of_their_sender(tmp_path: Path) -> None:
+    async with (
+        tracing(tmp_path) as (server, spans),
+        quivermq.aio.connect(server.listen, tracing=spans.provider) as client,
+    ):
+        await client.create_topic("orders")
+        async with client.producer() as producer:
+            with spans.tracer.start_as_current_span("checkout"):
+                await producer.send_many("orders", [b"1", b"2"], content_type="text/plain")
+                await producer.flush()
+            checkout, (sent,) = spans.one("checkout"), spans.all("send orders")
+            await producer.send_many("orders", [b"3"])
+        headers = [dict(each.headers) async for each in client.read("orders")]
+    assert is_child(sent, checkout)
+    assert linked(sent) == [span_id(checkout)]
+    assert attribute(sent, "messaging.batch.message_count") == 2
+    for each in headers[:2]:
+        assert f"-{span_id(checkout):016x}-".encode() in each[TRACEPARENT]
+        assert each["content-type"] == b"text/plain"
+    later = spans.all("send orders")[1]
+    assert f"-{span_id(later):016x}-".encode() in headers[2][TRACEPARENT]
+
+
+@on_loop
 async def test_links_are_bounded(tmp_path: Path) -> None:
     async with (
         tracing(tmp_path) as (server, spans),

@@ -596,3 +596,29 @@ def test_arrow_types_of_the_documentation_are_those_of_frames() -> None:
     schema = schema_of(Flag.KEY | Flag.HEADERS | Flag.TIMESTAMP)
     assert schema.names == ["value", "key", "headers", "timestamp"]
     assert schema.field("timestamp").type == pa.timestamp("ms", tz="UTC")
+
+
+@on_served_loop
+async def test_messages_have_a_content_type_and_a_time_to_live(tmp_path: Path) -> None:
+    async with calling(tmp_path) as (_, stub):
+        await make_topic(stub)
+        typed = api.NewMessage(value=b"[1]", content_type="application/json", ttl_ms=3_600_000)
+        brief = api.NewMessage(value=b"brief", ttl_ms=1)
+        plain_one = api.NewMessage(value=b"plain", headers={"a": b"1"})
+        sent = [brief, typed, plain_one]
+        await stub.Produce(api.ProduceRequest(topic="orders", messages=sent, partition=0))
+        # By then the time of one is over.
+        await asyncio.sleep(0.05)
+        polled = await poll(stub)
+        messages = [message for each in polled.deliveries for message in each.messages]
+        assert [(m.value, m.content_type) for m in messages] == [
+            (b"[1]", "application/json"),
+            (b"plain", ""),
+        ]
+        settings = api.TopicSettings(drop_expired=True)
+        await stub.AlterTopic(api.AlterTopicRequest(topic="orders", settings=settings))
+        listed = await stub.ListTopics(api.ListTopicsRequest(topics=["orders"]))
+        assert listed.topics[0].settings.drop_expired
+        wrong = api.NewMessage(value=b"v", ttl_ms=5, delay_ms=6)
+        request = api.ProduceRequest(topic="orders", messages=[wrong])
+        assert (await refusal(stub.Produce(request))).code() == Code.INVALID_ARGUMENT

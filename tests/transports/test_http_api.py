@@ -480,3 +480,36 @@ async def test_any_broker_answers_for_the_whole_cluster(tmp_path: Path) -> None:
             assert (await ok(await client.get(BILLING)))["done"] == "4"
             page = await ok(await client.get(f"{ORDERS}/partitions/3/messages"))
             assert [each["value"] for each in page["messages"]] == ["3"]
+
+
+@on_served_loop
+async def test_messages_have_a_content_type_a_time_and_a_time_to_live(tmp_path: Path) -> None:
+    async with http(tmp_path) as client:
+        await make_orders(client, partitions=1)
+        assert not (await shown(client, ORDERS))["drop_expired"]
+        messages = [
+            {"value": "brief", "ttl": 0.001, "content_type": "text/plain"},
+            {"value": "[1]", "content_type": "application/json", "timestamp": "5", "ttl": 3600},
+            {"value": "eA==", "encoding": "base64", "timestamp": 6},
+        ]
+        await post(client, f"{ORDERS}/messages", messages=messages)
+        read = (await shown(client, f"{ORDERS}/partitions/0/messages"))["messages"]
+        kinds = [(each["content_type"], each["timestamp"]) for each in read]
+        assert kinds[0][0] == "text/plain"
+        assert kinds[1:] == [("application/json", "5"), (None, "6")]
+        # By then the time of one is over.
+        await asyncio.sleep(0.05)
+        polled = await post(client, f"{BILLING}/poll", wait=5)
+        found = [(each["value"], each["content_type"]) for each in polled["messages"]]
+        assert found == [("[1]", "application/json"), ("x", None)]
+        dead = f"{ORDERS}/dead-letters"
+        await eventually(lambda: shown(client, dead), lambda answer: bool(answer["letters"]))
+        (letter,) = (await shown(client, dead))["letters"]
+        assert (letter["reason"], letter["content_type"]) == ("expired", "text/plain")
+        altered = await ok(await client.patch(ORDERS, json={"drop_expired": True}))
+        assert altered["drop_expired"]
+        for wrong in ({"ttl": 0}, {"content_type": ""}, {"timestamp": -1}, {"ttl": 1, "delay": 2}):
+            answer = await client.post(
+                f"{ORDERS}/messages", json={"messages": [{"value": "v", **wrong}]}
+            )
+            assert answer.status_code == 400, (wrong, answer.text)

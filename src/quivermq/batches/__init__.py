@@ -29,6 +29,15 @@ from quivermq.batches.limits import (
     TIMESTAMP_MS_MAX,
     Limits,
 )
+from quivermq.batches.properties import (
+    CONTENT_TYPE,
+    EXPIRES,
+    content_type_of,
+    expired_offsets,
+    expires_ms_of,
+    may_expire,
+    repeat_headers,
+)
 
 if TYPE_CHECKING:
     from quivermq.batches.columns import prepare_arrays
@@ -51,8 +60,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CONTENT_TYPE",
     "COUNTER_MAX",
     "DEFAULT_LIMITS",
+    "EXPIRES",
     "HEADERS_TYPE",
     "HEADER_BYTES",
     "KIB",
@@ -76,19 +87,24 @@ __all__ = [
     "check_envelope",
     "check_sizes",
     "check_stream_schema",
+    "content_type_of",
     "cut",
     "decode_batch",
     "decode_columns",
     "decode_messages",
     "encode_batch",
     "encode_batches",
+    "expired_offsets",
+    "expires_ms_of",
     "is_plain",
     "load_arrow",
     "lone_value",
+    "may_expire",
     "pa",
     "pc",
     "prepare_arrays",
     "read_envelope",
+    "repeat_headers",
     "schema_of",
 ]
 

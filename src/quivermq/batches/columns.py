@@ -129,7 +129,8 @@ def _binary(name: str, column: Any) -> Any:
             raise InvalidRequest(f"{name}: Arrow type {column.type} is neither binary nor string")
         return plain.cast(_BINARY)
     except _CONVERSION_ERRORS as error:
-        raise InvalidRequest(f"{name}: pass a sequence of bytes: {error}") from error
+        hint = ', or objects and serializer="json"' if name == "value" else ""
+        raise InvalidRequest(f"{name}: pass a sequence of bytes or text{hint}: {error}") from error
 
 
 def _check_sequence(name: str, column: Any) -> None:

@@ -21,6 +21,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final
 
+from quivermq.batches.arrow import pa
 from quivermq.batches.header import Buffer
 from quivermq.errors import Corrupt
 
@@ -90,6 +91,28 @@ def _check(body: Buffer, count: int, codec: Codec | None, decoded_bytes: int) ->
     _check_places(places, len(body) - data_start)
     if codec is not None:
         _check_decoded(memoryview(body)[data_start:], places, decoded_bytes)
+
+
+def find_buffer(body: Buffer, number: int, decoded_bytes: int) -> bytes:
+    """A buffer of a checked record batch by its place, decompressed; empty if there is none."""
+    try:
+        _, codec, places, data_start = _read(body)
+        start, size = places[number] if number < len(places) else (0, 0)
+        found = memoryview(body)[data_start + start : data_start + start + size]
+        if codec is None or not found:
+            return bytes(found)
+        decoded = _I64.unpack_from(found)[0]
+    except (struct.error, IndexError) as error:
+        raise Corrupt(f"the Arrow message's metadata points outside it: {error}") from error
+    if decoded == _STORED:
+        return bytes(found[_I64.size :])
+    if not 0 <= decoded <= decoded_bytes:
+        raise Corrupt(f"a compressed buffer claims {decoded} bytes")
+    try:
+        name = Codec(codec).name.lower()
+        return bytes(pa.decompress(found[_I64.size :], decoded, codec=name, asbytes=True))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Corrupt(f"a compressed buffer cannot be read: {error}") from error
 
 
 def is_plain(metadata: Buffer) -> bool:

@@ -283,5 +283,5 @@ def _place(name: str, letters: list["DeadLetter"]) -> tuple[int, int]:
 
 
 def _as_dict(letter: "DeadLetter") -> dict[str, Any]:
-    content = content_dict(letter.key, letter.value, letter.headers)
+    content = content_dict(letter)
     return {**letter._asdict(), "died": format_written(letter.died), **content}

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 from quivermq.cli.output import printable, stdout_console
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from quivermq.client import AsyncLeasedMessage, LeasedMessage, Message
+    from quivermq.client import AsyncLeasedMessage, DeadLetter, LeasedMessage, Message
 
     AnyMessage = Message | LeasedMessage | AsyncLeasedMessage
 
@@ -70,15 +68,16 @@ def message_dict(message: "AnyMessage") -> dict[str, Any]:
         "offset": message.offset,
         "timestamp": message.timestamp,
         "priority": message.priority,
-        **content_dict(message.key, message.value, message.headers),
+        **content_dict(message),
     }
     if _deliveries(message):
         made["delivery_count"] = _deliveries(message)
     return made
 
 
-def content_dict(key: bytes | None, value: bytes, headers: "Mapping[str, bytes]") -> dict[str, Any]:
+def content_dict(message: "AnyMessage | DeadLetter") -> dict[str, Any]:
     """Key, value and headers as text if all of them are UTF-8, else as base64; see `encoding`."""
+    key, value, headers = message.key, message.value, message.headers
     is_text = all(_is_utf8(part) for part in (value, key or b"", *headers.values()))
     text = _utf8 if is_text else _base64
     return {
@@ -86,6 +85,7 @@ def content_dict(key: bytes | None, value: bytes, headers: "Mapping[str, bytes]"
         "value": text(value),
         "headers": {name: text(header) for name, header in headers.items()},
         "encoding": "utf8" if is_text else "base64",
+        "content_type": message.content_type,
     }
 
 

@@ -20,11 +20,14 @@ from quivermq.cli.options import (
     Topic,
     connect,
     duration_option,
+    parse_position,
 )
 from quivermq.cli.output import count, print_json, print_line, remark, stderr_console
 from quivermq.quantities import format_size
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from quivermq.client import Delivery, Producer, Receipt
 
 app = typer.Typer(add_completion=False)
@@ -32,6 +35,21 @@ app = typer.Typer(add_completion=False)
 # Messages sent and not acknowledged; past this, reading waits for the oldest.
 _UNACKNOWLEDGED_MAX: Final = 50_000
 _SETTLE_EVERY: Final = 1_000
+
+
+ContentType = Annotated[
+    str | None, typer.Option(metavar="TYPE", help="What the values are, as in application/json.")
+]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Their own time: 2025-01-31T12:00, or milliseconds since 1970."
+    ),
+]
+Ttl = Annotated[
+    float | None,
+    duration_option("What no consumer of a group took by then is not delivered to it."),
+]
 
 
 @app.command()
@@ -61,6 +79,9 @@ def produce(
         float, duration_option("Deliver them after this delay.", show_default=False)
     ] = 0.0,
     partition: Partition = None,
+    content_type: ContentType = None,
+    timestamp: Time = None,
+    ttl: Ttl = None,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
@@ -73,6 +94,9 @@ def produce(
         "delay": delay,
         "partition": partition,
         "headers": _headers(header or []) or None,
+        "content_type": content_type,
+        "ttl": ttl,
+        "timestamp": _timestamp(timestamp),
     }
     lines = _arguments(values) if values else _input_lines()
     keyed = _keyed(lines, key, key_separator)
@@ -186,6 +210,11 @@ def _report(sender: _Sender, topic: str, seconds: float, *, as_json: bool) -> No
         f"{count(sender.messages, 'message')} stored, {format_size(sender.size_bytes)} "
         f"in {seconds:.2f} s{rate}"
     )
+
+
+def _timestamp(text: str | None) -> "datetime | int | None":
+    found: datetime | int | None = parse_position(text, "--timestamp", names=())
+    return found
 
 
 def _arguments(values: list[str]) -> Iterator[bytes]:

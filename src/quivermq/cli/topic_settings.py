@@ -160,4 +160,6 @@ def delivery_lines(topic: "TopicInfo") -> list[str]:
     idle = topic.group_idle_retention
     deleted = "never" if idle is None else f"after {format_duration(idle)} without use"
     lines.append(f"shared groups are deleted {deleted}")
+    if topic.drop_expired:
+        lines.append("messages whose ttl is over are dropped")
     return lines

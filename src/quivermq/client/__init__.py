@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from quivermq.client.offsets import Held, TopicOffsets
     from quivermq.client.producer.bulk import BulkColumns, Layout
     from quivermq.client.producer.copy import BatchCache
-    from quivermq.client.producer.delivery import Delivery
+    from quivermq.client.producer.delivery import BatchDelivery, Delivery
+    from quivermq.client.producer.message_options import with_properties
     from quivermq.client.producer.partitioner import partition_of, rows_by_partition
     from quivermq.client.producer.produce import not_before_ms
     from quivermq.client.producer.producer import AsyncProducer, Producer
@@ -102,6 +103,7 @@ _PLACES = {
     "AsyncReader": "reader",
     "AsyncSubscription": "shared.aio_subscription",
     "AsyncioTransport": "asyncio_transport",
+    "BatchDelivery": "producer.delivery",
     "BatchReceipt": "models",
     "Client": "client",
     "open_client": "client",
@@ -150,6 +152,7 @@ _PLACES = {
     "rows_by_partition": "producer.partitioner",
     "stop_on_signals": "stop_signals",
     "group_infos": "group_models",
+    "with_properties": "producer.message_options",
 }
 
 __all__ = [
@@ -172,6 +175,7 @@ __all__ = [
     "Attempts",
     "BackupAccess",
     "BatchCache",
+    "BatchDelivery",
     "BatchReceipt",
     "BulkColumns",
     "Client",
@@ -231,6 +235,7 @@ __all__ = [
     "partition_of",
     "rows_by_partition",
     "stop_on_signals",
+    "with_properties",
 ]
 
 

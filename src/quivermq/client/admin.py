@@ -6,6 +6,7 @@ from typing import Any, Final
 from quivermq.client.checks import check_number, checked_name
 from quivermq.client.connect_options import parse_servers
 from quivermq.client.models import (
+    UNCHANGED,
     ClusterInfo,
     Idle,
     RateLimit,
@@ -67,6 +68,8 @@ class Admin:
         dead_letter: str | Unchanged | None,
         retry: Retry | Unchanged | None,
         group_idle_retention: Idle,
+        *,
+        drop_expired: bool | Unchanged = UNCHANGED,
     ) -> TopicInfo:
         """Change what is given; the rest stays as it is."""
         given = {
@@ -76,6 +79,7 @@ class Admin:
             "dead_letter": dead_letter,
             "retry": retry,
             "group_idle_retention": group_idle_retention,
+            "drop_expired": drop_expired,
         }
         await self._check_levels(settings_to_proto(given))
         attempts = self._attempts(f"altering topic {name!r}")

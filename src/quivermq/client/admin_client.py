@@ -41,6 +41,7 @@ class AdminClient(ClientLifecycle):
         dead_letter: str | None = None,
         retry: Retry | None = None,
         group_idle_retention: Idle = UNCHANGED,
+        drop_expired: bool | Unchanged = UNCHANGED,
     ) -> TopicInfo:
         """Create a topic, and wait until it can be used.
 
@@ -60,6 +61,7 @@ class AdminClient(ClientLifecycle):
                 dead_letter=dead_letter,
                 retry=retry,
                 group_idle_retention=group_idle_retention,
+                drop_expired=drop_expired,
             )
         )
 
@@ -74,6 +76,7 @@ class AdminClient(ClientLifecycle):
         dead_letter: str | Unchanged | None = UNCHANGED,
         retry: Retry | Unchanged | None = UNCHANGED,
         group_idle_retention: Idle = UNCHANGED,
+        drop_expired: bool | Unchanged = UNCHANGED,
     ) -> TopicInfo:
         """Change the settings that are given. Partitions can only be added.
 
@@ -91,6 +94,7 @@ class AdminClient(ClientLifecycle):
                 dead_letter,
                 retry,
                 group_idle_retention,
+                drop_expired=drop_expired,
             )
         )
 

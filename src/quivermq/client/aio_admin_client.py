@@ -38,6 +38,7 @@ class AsyncAdminClient(AsyncClientLifecycle):
         dead_letter: str | None = None,
         retry: Retry | None = None,
         group_idle_retention: Idle = UNCHANGED,
+        drop_expired: bool | Unchanged = UNCHANGED,
     ) -> TopicInfo:
         """Create a topic, and wait until it can be used.
 
@@ -56,6 +57,7 @@ class AsyncAdminClient(AsyncClientLifecycle):
             dead_letter=dead_letter,
             retry=retry,
             group_idle_retention=group_idle_retention,
+            drop_expired=drop_expired,
         )
 
     async def alter_topic(
@@ -69,6 +71,7 @@ class AsyncAdminClient(AsyncClientLifecycle):
         dead_letter: str | Unchanged | None = UNCHANGED,
         retry: Retry | Unchanged | None = UNCHANGED,
         group_idle_retention: Idle = UNCHANGED,
+        drop_expired: bool | Unchanged = UNCHANGED,
     ) -> TopicInfo:
         """Change the settings that are given. Partitions can only be added.
 
@@ -85,6 +88,7 @@ class AsyncAdminClient(AsyncClientLifecycle):
             dead_letter,
             retry,
             group_idle_retention,
+            drop_expired=drop_expired,
         )
 
     async def delete_topic(self, name: str) -> None:

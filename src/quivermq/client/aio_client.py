@@ -18,6 +18,15 @@ from quivermq.client.models import (
 from quivermq.client.offsets import TopicOffsets
 from quivermq.client.producer.bulk import BulkColumns, Layout
 from quivermq.client.producer.copy import BatchCache, Copier, Range
+from quivermq.client.producer.message_options import (
+    ChosenSerializer,
+    Serializer,
+    Timestamp,
+    Ttl,
+    bulk_columns,
+    timestamp_ms,
+    with_properties,
+)
 from quivermq.client.producer.positions import count_stored, position_of
 from quivermq.client.producer.produce import not_before_ms
 from quivermq.client.producer.producer import BUFFER_BYTES, AsyncProducer, ProducerSettings
@@ -42,13 +51,17 @@ class AsyncClient(AsyncAdminClient):
     async def produce(
         self,
         topic: str,
-        value: Payload,
+        value: Payload | Any,
         *,
         key: Payload | None = None,
         headers: Mapping[str, bytes] | None = None,
         priority: int = 0,
         delay: Delay = 0.0,
         partition: int | None = None,
+        content_type: str | None = None,
+        timestamp: Timestamp | None = None,
+        ttl: Ttl | None = None,
+        serializer: Serializer | None = None,
     ) -> Receipt:
         """Store one message, and return its place. It is durable when this returns.
 
@@ -58,7 +71,16 @@ class AsyncClient(AsyncAdminClient):
         partitions take turns. Groups get a higher `priority` (0 to 7) first; `delay` is in seconds,
         a `timedelta`, or the `datetime` of its end. The client tries again for up to `timeout`, and
         never stores a message twice; `Timeout` says that it cannot tell whether it is stored.
+
+        `serializer="json"`, or a callable, makes bytes of the value. `timestamp` is the message's
+        own time. What no consumer of a group took within its `ttl` is not delivered to it any more.
         """
+        if serializer is not None:
+            chosen = ChosenSerializer.of(serializer)
+            value = chosen.serialize(value)
+            headers = chosen.with_default(headers)
+        if content_type is not None or ttl is not None:
+            headers = with_properties(headers, content_type, ttl, delay)
         return await self._core.producing.produce(
             topic,
             value,
@@ -67,19 +89,23 @@ class AsyncClient(AsyncAdminClient):
             priority=priority,
             delay=delay,
             partition=partition,
+            timestamp=None if timestamp is None else timestamp_ms(timestamp),
         )
 
     async def produce_many(
         self,
         topic: str,
-        values: Sequence[bytes] | Any,
-        keys: Sequence[bytes | None] | Any = None,
+        values: Sequence[Payload] | Any,
+        keys: Sequence[Payload | None] | Any = None,
         *,
         headers: Sequence[Mapping[str, bytes] | None] | Any = None,
-        timestamps: Sequence[int | None] | Any = None,
+        timestamps: Sequence[Timestamp | None] | Any = None,
         priority: int = 0,
         delay: Delay = 0.0,
         partition: int | None = None,
+        content_type: str | None = None,
+        ttl: Ttl | None = None,
+        serializer: Serializer | None = None,
         compression: Compression = None,
         producer_id: int | None = None,
         epoch: int = 0,
@@ -96,15 +122,26 @@ class AsyncClient(AsyncAdminClient):
         the Arrow PyCapsule interface (Polars, pandas, DuckDB). They travel in batches of about
         1 MB, several in flight at a time. Messages with a key go to its partition; batches without
         keys take turns. Nothing is sent if any message is invalid. If sending fails midway, the
-        error's notes say how many messages were stored.
+        error's notes say how many messages were stored. `content_type`, `ttl` and `serializer` are
+        as for `produce`, for all of them.
 
         With `producer_id`, `epoch` and `sequence` of your own, brokers recognise the same batches
         over several calls or processes, and do not store them again.
         """
         layout = Layout(priority, not_before_ms(delay), compression)
+        columns = bulk_columns(
+            values,
+            keys,
+            headers,
+            timestamps,
+            serializer=serializer,
+            content_type=content_type,
+            ttl=ttl,
+            delay=delay,
+        )
         return await self._core.producing.produce_many(
             topic,
-            BulkColumns.of(values, keys, headers, timestamps),
+            columns,
             layout,
             partition,
             chosen_identity(producer_id, epoch),
@@ -136,6 +173,7 @@ class AsyncClient(AsyncAdminClient):
         producer_id: int | None = None,
         epoch: int = 0,
         sequence: int = 0,
+        serializer: Serializer | None = None,
     ) -> AsyncProducer:
         """Open a producer, which gathers single messages and sends them in batches.
 
@@ -145,7 +183,8 @@ class AsyncClient(AsyncAdminClient):
 
         A message waits up to `linger` seconds for others, unless `batch_bytes` are full before.
         When `buffer_bytes` wait to be sent, `send` waits, up to `timeout`. With a `producer_id` of
-        your own, a producer with a higher `epoch` takes over: the older one gets `Fenced`.
+        your own, a producer with a higher `epoch` takes over: the older one gets `Fenced`. A
+        `serializer` makes bytes of the values that are sent: "json", or a callable.
         """
         settings = ProducerSettings(
             linger=linger,
@@ -156,6 +195,7 @@ class AsyncClient(AsyncAdminClient):
             producer_id=producer_id,
             epoch=epoch,
             sequence=sequence,
+            serializer=serializer,
         )
         return self._open_producer(settings)
 

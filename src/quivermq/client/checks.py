@@ -22,11 +22,15 @@ def as_bytes(name: str, payload: Payload) -> bytes:
     if isinstance(payload, bytes):
         return payload
     if isinstance(payload, str):
-        return payload.encode()
+        try:
+            return payload.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest(f"the text of a {name} is no UTF-8: {error}") from error
     if isinstance(payload, bytearray | memoryview):
         return bytes(payload)
     raise InvalidRequest(
         f"a {name} is bytes or text, not {type(payload).__name__}: encode it, as by json.dumps"
+        + (', or pass serializer="json"' if name == "value" else "")
     )
 
 

@@ -1,11 +1,13 @@
 """Decodes frames into messages, and into Arrow batches of one schema. No I/O."""
 
+import math
+import time
 from functools import cache, lru_cache
 from itertools import count, repeat
 from typing import Any
 
 from quivermq import batches
-from quivermq.batches import Flag, Frame, Limits, pa, pc
+from quivermq.batches import Flag, Frame, Limits, expires_ms_of, may_expire, pa, pc
 from quivermq.client.models import Message
 
 _KEY, _HEADERS, _TIMESTAMP = int(Flag.KEY), int(Flag.HEADERS), int(Flag.TIMESTAMP)
@@ -61,6 +63,23 @@ def messages_of(
     )
     # `tuple.__new__` skips the Python-level constructor: half the time of a whole read.
     return list(map(tuple.__new__, repeat(kind), columns))
+
+
+def live_messages_of(
+    frame: Frame,
+    topic: str,
+    partition: int,
+    start: int,
+    stop: int | None,
+    limits: Limits,
+    kind: type[Message] = Message,
+) -> list[Message]:
+    """The same, without messages whose time to live is over."""
+    messages = messages_of(frame, topic, partition, start, stop, limits, kind)
+    if not may_expire(frame):
+        return messages
+    now_ms = time.time() * 1000
+    return [each for each in messages if (expires_ms_of(each.headers) or math.inf) > now_ms]
 
 
 def record_batch_of(frame: Frame, start: int, stop: int | None, limits: Limits) -> Any:

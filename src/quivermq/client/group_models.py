@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, NamedTuple, Self
 
+from quivermq.batches import content_type_of
 from quivermq.client.models import Message, short
 from quivermq.wire import LETTER_HEADERS, proto
 
@@ -251,6 +252,11 @@ class DeadLetter(NamedTuple):
     timestamp: int
     died: str
     """When, as the broker wrote it."""
+
+    @property
+    def content_type(self) -> str | None:
+        """As its producer named it, in the header `content-type`."""
+        return content_type_of(self.headers)
 
     def __repr__(self) -> str:
         place = (

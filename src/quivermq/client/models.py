@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
+from quivermq.batches import content_type_of, expires_ms_of
 from quivermq.client.checks import check_number
 from quivermq.errors import InvalidRequest
 from quivermq.topic_settings import REPLICATED, SETTINGS, Setting
@@ -133,6 +134,8 @@ class TopicInfo:
     retry: Retry = field(default_factory=Retry)
     group_idle_retention: float | None = None
     """A shared group is deleted after so many seconds without use; None: never."""
+    drop_expired: bool = False
+    """Messages whose time to live is over are dropped; else they become dead letters."""
 
     @property
     def message_count(self) -> int | None:
@@ -419,6 +422,16 @@ class Message(NamedTuple):
         """`timestamp` as a datetime in UTC."""
         return datetime.fromtimestamp(self.timestamp / 1000, UTC)
 
+    @property
+    def content_type(self) -> str | None:
+        """As its producer named it, in the header `content-type`."""
+        return content_type_of(self.headers)
+
+    @property
+    def expires(self) -> datetime | None:
+        """When its time to live is over; None: it has none."""
+        return expires_of(self.headers)
+
     def __repr__(self) -> str:
         key = "" if self.key is None else f" key={short(self.key)}"
         return f"<Message {self.topic}/{self.partition}@{self.offset}{key} {short(self.value)}>"
@@ -438,6 +451,12 @@ class BatchReceipt(NamedTuple):
     partition: int
     first_offset: int
     count: int  # type: ignore[assignment]  # hides `tuple.count`, of no use on a receipt
+
+
+def expires_of(headers: Mapping[str, bytes]) -> datetime | None:
+    """When the time to live of a message is over; None: it has none."""
+    found = expires_ms_of(headers)
+    return None if found is None else datetime.fromtimestamp(found / 1000, UTC)
 
 
 def short(data: bytes) -> str:

@@ -21,6 +21,7 @@ class Level(IntEnum):
     USERS = 2
     RESTORING = 2
     LETTERS = 2
+    EXPIRY = 2
     """These came in the same release."""
 
     @property
@@ -39,7 +40,7 @@ _NOTES: Final = {
     Level.IDLE_GROUPS: (
         "0.3.0",
         (
-            "shared groups that are no longer used are forgotten; users; backups can be restored; "
+            "unused shared groups are forgotten; expired messages are dropped; users; restoring; "
             "reasons of failures are kept; dead letters can go back to the group that failed"
         ),
     ),

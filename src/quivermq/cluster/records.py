@@ -261,7 +261,7 @@ class Topic(LeaderSettings):
         # Below its feature level a setting keeps its default, so no earlier release meets it.
         for setting in LEADER_ONLY:
             if getattr(self, setting.name) != setting.default:
-                value[setting.name] = getattr(self, setting.name)
+                value[setting.name] = int(getattr(self, setting.name))
         if self.restoring:
             value["restoring"] = self.restoring
         return value
@@ -291,7 +291,9 @@ class Topic(LeaderSettings):
             others=_others(found, _TOPIC),
             restoring=_text({"restoring": "", **found}, "restoring"),
             **{
-                setting.name: _integer({setting.name: setting.default, **found}, setting.name)
+                setting.name: type(setting.default)(
+                    _integer({setting.name: int(setting.default), **found}, setting.name)
+                )
                 for setting in LEADER_ONLY
             },
         )

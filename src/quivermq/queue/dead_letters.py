@@ -20,6 +20,8 @@ REDRIVE_GROUP: Final = "_dlq"
 
 RECORD_MESSAGES_MAX: Final = 1000
 """Messages that are moved at a time."""
+REVIVED_INTERVALS: Final = 10_000
+"""Of messages that groups were given again; past it, all are forgotten."""
 RECORDS_AT_ONCE: Final = 1000
 """Records that are named, made or ended in one go: a leader has other requests to serve."""
 
@@ -30,6 +32,13 @@ class DeadLetterRecords:
     def __init__(self, partition: Partition, working_copy: WorkingCopy) -> None:
         self._partition = partition
         self._working_copy = working_copy
+        self._revived: dict[str, IntervalSet] = {}
+
+    def revived(self, group: str) -> IntervalSet | None:
+        """What a group was given again: it does not expire a second time. Only this leader
+        remembers it, and not very much: under the next one a message may become a dead letter
+        once more."""
+        return self._revived.get(group)
 
     def dying(self) -> list[tuple[str, DyingMessages]]:
         """Records to be moved, with their group, each group's in order; of very many the first.
@@ -94,7 +103,15 @@ class DeadLetterRecords:
         if revived:
             self._working_copy.check_room()
             self._working_copy.propose(Op.REVIVE, found.number, redrive, _apart(revived))
+            self._remember_revived(group, revived)
         return gone
+
+    def _remember_revived(self, group: str, revived: list[tuple[int, int, int]]) -> None:
+        if sum(map(len, self._revived.values())) > REVIVED_INTERVALS:
+            self._revived.clear()
+        known = self._revived.setdefault(group, IntervalSet())
+        for start, end, _ in revived:
+            known.add(start, end)
 
     def redrive(
         self,

@@ -6,7 +6,7 @@ is one, and links to all of them in any case.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context, attach, detach, get_current
 from opentelemetry.trace import Link, Span, SpanKind, TracerProvider
 
-from quivermq.batches import HEADERS_TYPE
+from quivermq.batches import repeat_headers
 from quivermq.errors import QuiverError
 from quivermq.tracing.contexts import (
     LINKS_MAX,
@@ -96,6 +96,13 @@ class ClientTracer:
             return add(topic, value, key, traced, *rest)
 
         return add_with_context
+
+    def add_context_to_all(
+        self, values: Any, headers: Any
+    ) -> tuple[Any, Any, dict[str, bytes] | None]:
+        """The columns of many messages with the context of their caller, and that context."""
+        context = carried().headers()
+        return *_columns_with(context, values, headers), context or None
 
     def send_batch(
         self, topic: str, partition: int, headers: Sequence[Headers] | None, count: int
@@ -235,21 +242,7 @@ class SendSpan:
 
     def columns(self, values: Any, headers: Any) -> tuple[Any, Any]:
         """Many messages with the context in them. Arrow with headers stays as it is."""
-        context = self._carried.headers()
-        if not context or isinstance(headers, pa.Array | pa.ChunkedArray):
-            return values, headers
-        if isinstance(values, pa.Table | pa.RecordBatch):
-            if "headers" in values.schema.names:
-                return values, headers
-            column = _repeat(context, values.num_rows)
-            if isinstance(values, pa.RecordBatch):
-                values = pa.Table.from_batches([values])
-            return values.append_column("headers", column), headers
-        if headers is None:
-            return values, _repeat(context, len(values))
-        if not isinstance(headers, Sequence):
-            return values, headers
-        return values, [with_context(each, context) for each in headers]
+        return _columns_with(self._carried.headers(), values, headers)
 
     def stored_at(self, partition: int, offset: int) -> None:
         """Where the one message is."""
@@ -310,6 +303,18 @@ def code_of(error: BaseException) -> str:
     return error.code if isinstance(error, QuiverError) else type(error).__qualname__
 
 
-def _repeat(context: dict[str, bytes], count: int) -> Any:
-    pairs = [{"key": name, "value": value} for name, value in context.items()]
-    return pa.repeat(pa.scalar(pairs, HEADERS_TYPE), count)
+def _columns_with(context: dict[str, bytes], values: Any, headers: Any) -> tuple[Any, Any]:
+    if not context or isinstance(headers, pa.Array | pa.ChunkedArray):
+        return values, headers
+    if isinstance(values, pa.Table | pa.RecordBatch):
+        if "headers" in values.schema.names:
+            return values, headers
+        column = repeat_headers(context, values.num_rows)
+        if isinstance(values, pa.RecordBatch):
+            values = pa.Table.from_batches([values])
+        return values.append_column("headers", column), headers
+    if headers is None or isinstance(headers, Mapping):
+        return values, with_context(headers, context)
+    if not isinstance(headers, Sequence):
+        return values, headers
+    return values, [with_context(each, context) for each in headers]

@@ -10,16 +10,15 @@ from collections.abc import Callable, Mapping
 from secrets import randbelow
 from typing import Final, NamedTuple
 
-from quivermq.batches import DEFAULT_LIMITS, PRIORITY_MAX, Limits
+from quivermq.batches import DEFAULT_LIMITS, PRIORITY_MAX, Frame, Limits
 from quivermq.client.checks import Delay, Payload, as_bytes
-from quivermq.client.producer.delivery import Delivery, PendingBatch
-from quivermq.client.producer.partitioner import partition_of
+from quivermq.client.producer.bulk_send import ENTRY_BYTES, BulkSend, PlainRows
+from quivermq.client.producer.delivery import Delivery, PendingBatch, Segment
+from quivermq.client.producer.partitioner import check_partition, partition_of
 from quivermq.client.producer.produce import not_before_ms
 from quivermq.client.producer.sequencer import StoredAt
 from quivermq.errors import InvalidRequest, QuiverError, TooLarge
 
-# What a message takes beside its bytes: its place in Arrow's offsets.
-_ENTRY_BYTES: Final = 4
 # Delayed messages travel together if they are due at the same time: so due times are rounded up.
 DUE_STEP_MS: Final = 100
 FAILURES_KEPT_MAX: Final = 1_000
@@ -87,13 +86,20 @@ class Accumulator:
         priority: int,
         delay: Delay,
         partition: int | None,
+        timestamp: int | None = None,
     ) -> Delivery | None:
         """Take a message; None if there is no room, or the topic or partition is not known yet."""
         with self._lock:
-            if key is None and headers is None and partition is None and not (priority or delay):
+            if (
+                key is None
+                and headers is None
+                and partition is None
+                and timestamp is None
+                and not (priority or delay)
+            ):
                 pending_batch = self._plain.get(topic)
                 if pending_batch is not None and type(value) is bytes:
-                    size = pending_batch.size + len(value) + _ENTRY_BYTES
+                    size = pending_batch.size + len(value) + ENTRY_BYTES
                     if size <= self._batch_bytes:
                         values = pending_batch.values
                         delivery = Delivery(pending_batch, len(values))
@@ -103,7 +109,22 @@ class Accumulator:
             if not self.knows(topic, partition):
                 return None
             partitions = self._partitions[topic]
-            return self._add(topic, partitions, value, key, headers, priority, delay, partition)
+            return self._add(
+                topic, partitions, value, key, headers, priority, delay, partition, timestamp
+            )
+
+    def add_many(self, bulk: BulkSend) -> bool:
+        """Take what a call has prepared, batch by batch; False if there is no room for the rest:
+        come again with it."""
+        with self._lock:
+            while (rows := bulk.rows) is not None:
+                if not self._add_rows(bulk, rows):
+                    return False
+            return bulk.frame is None or self._add_frame(bulk, *bulk.frame)
+
+    def partitions_of(self, topic: str) -> int | None:
+        """How many partitions a topic has, as far as is known."""
+        return self._partitions.get(topic)
 
     def learn(self, topic: str, partitions: int) -> None:
         """The topic has so many partitions."""
@@ -191,7 +212,7 @@ class Accumulator:
             self._failed.clear()
             left = list(self._unsettled)
         count = sum(pending_batch.count for pending_batch in failed) + sum(
-            len(pending_batch.values) for pending_batch in left
+            pending_batch.messages for pending_batch in left
         )
         reasons = [str(pending_batch.outcome) for pending_batch in failed]
         topics = sorted({pending_batch.topic for pending_batch in failed + left})
@@ -207,32 +228,63 @@ class Accumulator:
         priority: int,
         delay: Delay,
         partition: int | None,
+        timestamp: int | None,
     ) -> Delivery | None:
         value_bytes, key_bytes, size = self._checked(value, key, headers, priority)
         if partition is not None:
-            if type(partition) is not int or not 0 <= partition < partitions:
-                raise InvalidRequest(
-                    f"topic {topic!r} has the partitions 0 to {partitions - 1}: {partition!r}"
-                )
+            check_partition(topic, partition, partitions)
         elif key_bytes is not None:
             partition = partition_of(key_bytes, partitions)
-        pending_batch = self._pending_batch_for(topic, partition, size, priority, _due_ms(delay))
+        pending_batch = self._pending_batch_for(topic, partition, size, priority, due_ms(delay))
         if pending_batch is None:
             return None
-        place = pending_batch.add(value_bytes, key_bytes, headers, size)
+        place = pending_batch.add(value_bytes, key_bytes, headers, size, timestamp)
+        self._charge(pending_batch, size)
+        self._note_plain(pending_batch, is_anywhere=partition is None)
+        return Delivery(pending_batch, place)
+
+    def _add_rows(self, bulk: BulkSend, rows: PlainRows) -> bool:
+        """Put the next rows into the open pending batch, as many as fit."""
+        pending_batch = self._pending_batch_for(
+            bulk.topic, rows.partition, rows.next_size, bulk.priority, bulk.due_ms
+        )
+        if pending_batch is None:
+            return False
+        values, keys, size = rows.take(self._batch_bytes - pending_batch.size)
+        place = pending_batch.extend(values, keys, size)
+        self._charge(pending_batch, size)
+        self._note_plain(pending_batch, is_anywhere=rows.partition is None)
+        bulk.took(Segment(pending_batch, place, len(values)))
+        return True
+
+    def _add_frame(self, bulk: BulkSend, partition: int, frame: Frame) -> bool:
+        """Let a batch that is laid out go, behind what waits for its partition."""
+        topic = bulk.topic
+        number = self._sticky[topic] if partition < 0 else partition
+        waiting = self._open.get((topic, number))
+        if waiting is not None:
+            self._seal(waiting)
+        if not self._has_room():
+            return False
+        pending_batch = self._open_pending_batch(topic, number, bulk.priority, bulk.due_ms)
+        pending_batch.frame, pending_batch.headers = frame, bulk.context
+        pending_batch.size = len(frame)
+        self._seal(pending_batch)
+        bulk.took(Segment(pending_batch, 0, frame.header.count))
+        return True
+
+    def _charge(self, pending_batch: PendingBatch, size: int) -> None:
         pending_batch.charged += size
         self._buffered_bytes += size
-        if (
-            pending_batch.keys is None
-            and pending_batch.headers is None
-            and not priority
-            and not delay
-        ):
-            if partition is None:
+
+    def _note_plain(self, pending_batch: PendingBatch, *, is_anywhere: bool) -> None:
+        """Remember the pending batch for messages of nothing but a value, or that it is none."""
+        topic = pending_batch.topic
+        if pending_batch.takes_plain:
+            if is_anywhere:
                 self._plain[topic] = pending_batch
         elif self._plain.get(topic) is pending_batch:
             del self._plain[topic]
-        return Delivery(pending_batch, place)
 
     def _checked(
         self,
@@ -248,10 +300,10 @@ class Accumulator:
                 f"priority must be a whole number from 0 to {PRIORITY_MAX}: {priority!r}"
             )
         value = as_bytes("value", value)
-        size = len(value) + _ENTRY_BYTES
+        size = len(value) + ENTRY_BYTES
         if key is not None:
             key = as_bytes("key", key)
-            size += len(key) + _ENTRY_BYTES
+            size += len(key) + ENTRY_BYTES
         if headers is not None:
             size += _headers_bytes(headers, self.limits)
         if size > self.limits.message_bytes_max:
@@ -337,7 +389,8 @@ class Accumulator:
             call()
 
 
-def _due_ms(delay: Delay) -> int:
+def due_ms(delay: Delay) -> int:
+    """When the delay is over, rounded up, so that messages can travel together; 0: at once."""
     return -(-not_before_ms(delay) // DUE_STEP_MS) * DUE_STEP_MS if delay else 0
 
 
@@ -347,9 +400,9 @@ def _headers_bytes(headers: Mapping[str, bytes], limits: Limits) -> int:
         raise InvalidRequest(f"headers are a mapping of names to bytes, not {headers!r}")
     size = 0
     for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, bytes):
+        if not isinstance(name, str) or not isinstance(value, bytes | str):
             raise InvalidRequest(f"headers map names to bytes: {name!r}: {value!r}")
-        size += len(name.encode()) + len(value) + 2 * _ENTRY_BYTES
+        size += len(name.encode()) + len(as_bytes("header", value)) + 2 * ENTRY_BYTES
     if size > limits.headers_bytes_max:
         raise TooLarge(
             f"the headers of a message take {size:,} bytes, above the limit of "

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 from quivermq import batches
-from quivermq.batches import Compression, Frame, Limits, pa
+from quivermq.batches import Compression, Frame, Limits, pa, repeat_headers
 from quivermq.client.checks import as_bytes
 from quivermq.client.producer.capsules import as_arrow, is_arrow
 from quivermq.client.producer.partitioner import rows_by_partition
@@ -24,7 +24,8 @@ class BulkColumns(NamedTuple):
 
     values: Any
     keys: Any = None
-    headers: Sequence[Mapping[str, bytes] | None] | Any = None
+    headers: Mapping[str, bytes] | Sequence[Mapping[str, bytes] | None] | Any = None
+    """One mapping: the same for all."""
     timestamps: Sequence[int | None] | Any = None
 
     @classmethod
@@ -53,6 +54,8 @@ def bulk_frames(
 ) -> Iterator[tuple[int, Frame]]:
     """Frames in order, each with its partition: the given one, or that of the key, or whatever
     comes next."""
+    if isinstance(columns.headers, Mapping):
+        columns = _with_shared_headers(columns, columns.headers)
     keys = _keys(columns) if partition is None and partitions > 1 else None
     if keys is None:
         # One after the other, so every batch without keys may go to another partition.
@@ -63,6 +66,14 @@ def bulk_frames(
         for number, rows in rows_by_partition(keys, partitions).items()
     ]
     return _in_turns(groups, next_partition)
+
+
+def _with_shared_headers(columns: BulkColumns, headers: Mapping[str, bytes]) -> BulkColumns:
+    values = columns.values if hasattr(columns.values, "__len__") else list(columns.values)
+    try:
+        return columns._replace(values=values, headers=repeat_headers(headers, len(values)))
+    except (pa.ArrowException, TypeError) as error:
+        raise InvalidRequest(f"headers: pass a mapping of names to bytes: {error}") from error
 
 
 def _in_turns(

@@ -7,10 +7,20 @@ from collections.abc import Iterable
 
 from crc32c import crc32c
 
+from quivermq.errors import InvalidRequest
+
 
 def partition_of(key: bytes, partitions: int) -> int:
     """Where messages with this key go."""
     return crc32c(key) % partitions
+
+
+def check_partition(topic: str, partition: int, partitions: int) -> None:
+    """Raise `InvalidRequest` unless a topic of so many partitions has this one."""
+    if type(partition) is not int or not 0 <= partition < partitions:
+        raise InvalidRequest(
+            f"topic {topic!r} has the partitions 0 to {partitions - 1}: {partition!r}"
+        )
 
 
 def rows_by_partition(keys: Iterable[bytes | None], partitions: int) -> dict[int, list[int]]:

@@ -14,6 +14,7 @@ from quivermq.client.cluster_map import Route
 from quivermq.client.models import BatchReceipt, Receipt
 from quivermq.client.producer.batch_pipeline import BatchPipeline, stored_of
 from quivermq.client.producer.bulk import BulkColumns, Layout, bulk_frames
+from quivermq.client.producer.message_options import SECONDS_MAX
 from quivermq.client.producer.partitioner import partition_of
 from quivermq.client.producer.sequencer import InFlightBatch, ProducerIdentity
 from quivermq.client.producer.session_pool import ProducerSession, SessionPool
@@ -23,8 +24,6 @@ from quivermq.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from quivermq.tracing import ClientTracer
-
-DELAY_SECONDS_MAX: Final = 10 * 366 * 24 * 3600.0
 
 
 class DirectProducer:
@@ -45,6 +44,7 @@ class DirectProducer:
         priority: int,
         delay: Delay,
         partition: int | None,
+        timestamp: int | None = None,
     ) -> Receipt:
         """Store one message."""
         router = self._router
@@ -68,6 +68,7 @@ class DirectProducer:
                 [value],
                 keys=None if key is None else [key],
                 headers=None if headers is None else [headers],
+                timestamps=None if timestamp is None else [timestamp],
                 origin=batches.Origin(*identity, sequence, priority, not_before),
                 limits=router.limits,
             )
@@ -234,8 +235,8 @@ def not_before_ms(delay: Delay) -> int:
     """When the delay is over; 0: there is none."""
     seconds = delay_seconds(delay)
     check_number("delay", seconds, least=0)
-    if seconds > DELAY_SECONDS_MAX:
-        raise InvalidRequest(f"delay must be at most {DELAY_SECONDS_MAX:.0f} seconds: {delay!r}")
+    if seconds > SECONDS_MAX:
+        raise InvalidRequest(f"delay must be at most {SECONDS_MAX:.0f} seconds: {delay!r}")
     return int((time.time() + seconds) * 1000) + 1 if seconds else 0
 
 

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, NoReturn, Self
@@ -20,8 +20,19 @@ from quivermq.client.background_loop import BackgroundLoop
 from quivermq.client.checks import Delay, Payload, check_number
 from quivermq.client.core import Core
 from quivermq.client.exit_hooks import endings, park_if_ending
-from quivermq.client.producer.accumulator import Accumulator
-from quivermq.client.producer.delivery import Delivery, PendingBatch
+from quivermq.client.producer.accumulator import Accumulator, due_ms
+from quivermq.client.producer.bulk import BulkColumns, Layout
+from quivermq.client.producer.bulk_send import BulkSend
+from quivermq.client.producer.delivery import BatchDelivery, Delivery, PendingBatch
+from quivermq.client.producer.message_options import (
+    ChosenSerializer,
+    Serializer,
+    Timestamp,
+    Ttl,
+    bulk_columns,
+    timestamp_ms,
+    with_properties,
+)
 from quivermq.client.producer.sender import Sender
 from quivermq.client.producer.sequencer import ProducerIdentity
 from quivermq.errors import InvalidRequest, Overloaded
@@ -37,6 +48,8 @@ BATCH_BYTES_MAX: Final = 8 << 20
 _STOP_SECONDS: Final = 0.1
 
 Add = Callable[..., Delivery | None]
+_PARTITION: Final = 5
+"""Its place among the arguments of `add` behind the topic."""
 
 
 class ProducerSettings(NamedTuple):
@@ -50,6 +63,7 @@ class ProducerSettings(NamedTuple):
     producer_id: int | None = None
     epoch: int = 0
     sequence: int = 0
+    serializer: Serializer | None = None
 
     def check(self) -> None:
         """Raise `InvalidRequest` unless it can be done."""
@@ -65,10 +79,65 @@ class ProducerSettings(NamedTuple):
             raise InvalidRequest(
                 f"compression must be None, 'lz4' or 'zstd', not {self.compression!r}"
             )
+        if self.serializer is not None:
+            ChosenSerializer.of(self.serializer)
         if self.batch_bytes > BATCH_BYTES_MAX:
             raise InvalidRequest(
                 f"batch_bytes must be at most {BATCH_BYTES_MAX:,}: {self.batch_bytes!r}"
             )
+
+    def adding(self, core: Core, accumulator: Accumulator) -> Add:
+        """The way of a message into the accumulator."""
+        add: Add = accumulator.add
+        if core.router.tracer is not None:
+            add = core.router.tracer.add_context(add)
+        return add if self.serializer is None else ChosenSerializer.of(self.serializer).add(add)
+
+    def bulk(self, core: Core, accumulator: Accumulator, many: "Many") -> BulkSend | None:
+        """The messages of one call, checked; None if their topic is not known yet."""
+        if not accumulator.knows(many.topic, many.partition):
+            return None
+        columns, context = many.columns, None
+        if core.router.tracer is not None:
+            tracer = core.router.tracer
+            values, headers, context = tracer.add_context_to_all(columns.values, columns.headers)
+            columns = columns._replace(values=values, headers=headers)
+        return BulkSend(
+            many.topic,
+            columns,
+            Layout(many.priority, due_ms(many.delay), self.compression, self.batch_bytes),
+            accumulator.limits,
+            partitions=accumulator.partitions_of(many.topic) or 1,
+            partition=many.partition,
+            context=context,
+        )
+
+    def many(
+        self,
+        topic: str,
+        values: Any,
+        keys: Any,
+        partition: int | None,
+        headers: Any,
+        timestamps: Any,
+        priority: int,
+        delay: Delay,
+        content_type: str | None,
+        ttl: Ttl | None,
+        serializer: Serializer | None,
+    ) -> "Many":
+        """The arguments of one `send_many`."""
+        columns = bulk_columns(
+            values,
+            keys,
+            headers,
+            timestamps,
+            serializer=self.serializer if serializer is None else serializer,
+            content_type=content_type,
+            ttl=ttl,
+            delay=delay,
+        )
+        return Many(topic, columns, partition, priority, delay)
 
     def accumulator(self, wake: Callable[[], None]) -> Accumulator:
         """Where messages are gathered."""
@@ -91,6 +160,16 @@ class ProducerSettings(NamedTuple):
             identity=ProducerIdentity(self.producer_id or 0, self.epoch) if is_given else None,
             sequence=self.sequence,
         )
+
+
+class Many(NamedTuple):
+    """The messages of one `send_many`, as columns."""
+
+    topic: str
+    columns: BulkColumns
+    partition: int | None
+    priority: int
+    delay: Delay
 
 
 class Producer:
@@ -116,25 +195,25 @@ class Producer:
         self._sender: Sender | None = None
         self._waker = _Waker()
         self._accumulator = settings.accumulator(self._waker.wake)
-        self._add: Add = self._accumulator.add
         self._is_closed = False
         self._sender = background.call(self._make_sender(make_core))
-        tracer = self._sender.core.router.tracer
-        if tracer is not None:
-            self._add = tracer.add_context(self._add)
+        self._add = settings.adding(self._sender.core, self._accumulator)
         fork_safety.watch(self)
         background.add_user(self)
 
     def send(
         self,
         topic: str,
-        value: Payload,
+        value: Payload | Any,
         key: Payload | None = None,
-        *,
+        # No star: Python looks the default of each keyword-only argument up, for every message.
         headers: Mapping[str, bytes] | None = None,
         priority: int = 0,
         delay: Delay = 0.0,
         partition: int | None = None,
+        content_type: str | None = None,
+        timestamp: Timestamp | None = None,
+        ttl: Ttl | None = None,
     ) -> Delivery:
         """Take a message and return at once; the delivery has its outcome later.
 
@@ -142,9 +221,48 @@ class Producer:
         change within `timeout`. Messages with the same key go to the same partition in order.
         `flush` raises failures of deliveries that were not looked at.
         """
-        return self._add(
-            topic, value, key, headers, priority, delay, partition
-        ) or self._wait_and_add(topic, partition, value, key, headers, priority, delay)
+        if content_type is None and ttl is None and timestamp is None:
+            # The commonest call by far.
+            return self._add(
+                topic, value, key, headers, priority, delay, partition
+            ) or self._wait_and_add(topic, value, key, headers, priority, delay, partition)
+        if content_type is not None or ttl is not None:
+            headers = with_properties(headers, content_type, ttl, delay)
+        message = (value, key, headers, priority, delay, partition)
+        time_ms = None if timestamp is None else timestamp_ms(timestamp)
+        return self._add(topic, *message, time_ms) or self._wait_and_add(topic, *message, time_ms)
+
+    def send_many(
+        self,
+        topic: str,
+        values: Sequence[Payload] | Any,
+        keys: Sequence[Payload | None] | Any = None,
+        partition: int | None = None,
+        *,
+        headers: Mapping[str, bytes] | Sequence[Mapping[str, bytes] | None] | Any = None,
+        timestamps: Sequence[Timestamp | None] | Any = None,
+        priority: int = 0,
+        delay: Delay = 0.0,
+        content_type: str | None = None,
+        ttl: Ttl | None = None,
+        serializer: Serializer | None = None,
+    ) -> BatchDelivery:
+        """Take many messages and return at once, as `send` does; by far faster for lists.
+
+        >>> delivery = producer.send_many("orders", [b"one", b"two"])
+        >>> delivery.result()
+        [BatchReceipt(partition=0, first_offset=0, count=2)]
+
+        `values` is as for `produce_many`, and the other options are for all of the messages. They
+        keep their order among themselves, and with messages that are sent before and after them.
+        Nothing is taken if any message is invalid. If there is no room in time, the notes of
+        `Overloaded` say how many messages of the call were taken.
+        """
+        many = self._settings.many(
+            topic, values, keys, partition, headers, timestamps, priority, delay, content_type, ttl,
+            serializer,
+        )  # fmt: skip
+        return self._add_many(many)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is delivered or given up.
@@ -219,22 +337,57 @@ class Producer:
         self._waker.sender = self._settings.sender(make_core(), self._accumulator)
         return self._waker.sender
 
-    def _wait_and_add(self, topic: str, partition: int | None, *message: Any) -> Delivery:
+    def _wait_and_add(self, topic: str, *message: Any) -> Delivery:
         """Add the message once the topic is known and there is room."""
         deadline = time.monotonic() + self._settings.timeout
+        partition = message[_PARTITION]
         while True:
-            if self._is_closed or self._sender is None:
-                raise InvalidRequest("the producer is closed: make another")
+            self._check_open()
             if not self._accumulator.knows(topic, partition):
-                self._background.call(self._sender.learn(topic, partition))
+                self._learn(topic, partition)
             else:
-                room = threading.Event()
-                self._accumulator.when_room(room.set)
-                if not room.wait(max(0.0, deadline - time.monotonic())):
-                    raise _overloaded(self._settings)
-            delivery = self._add(topic, *message, partition)
+                self._wait_for_room(deadline)
+            delivery = self._add(topic, *message)
             if delivery is not None:
                 return delivery
+
+    def _add_many(self, many: Many) -> BatchDelivery:
+        deadline = time.monotonic() + self._settings.timeout
+        self._check_open()
+        while (bulk := self._settings.bulk(self._core, self._accumulator, many)) is None:
+            self._learn(many.topic, many.partition)
+        while bulk.prepare():
+            self._check_open()
+            if not self._accumulator.add_many(bulk):
+                try:
+                    self._wait_for_room(deadline)
+                except Overloaded as error:
+                    error.add_note(f"{bulk.count:,} messages of this call were taken before it")
+                    raise
+        return bulk.delivery()
+
+    @property
+    def _core(self) -> Core:
+        return self._open_sender().core
+
+    def _open_sender(self) -> Sender:
+        if self._is_closed or self._sender is None:
+            raise InvalidRequest("the producer is closed: make another")
+        return self._sender
+
+    def _check_open(self) -> None:
+        if self._add in {_refuse_closed, _refuse_after_fork}:
+            self._add()
+        self._open_sender()
+
+    def _learn(self, topic: str, partition: int | None) -> None:
+        self._background.call(self._open_sender().learn(topic, partition))
+
+    def _wait_for_room(self, deadline: float) -> None:
+        room = threading.Event()
+        self._accumulator.when_room(room.set)
+        if not room.wait(max(0.0, deadline - time.monotonic())):
+            raise _overloaded(self._settings)
 
 
 class AsyncProducer:
@@ -253,34 +406,71 @@ class AsyncProducer:
         self._settings = settings
         waker = _Waker()
         self._accumulator = settings.accumulator(waker.wake)
-        self._add: Add = self._accumulator.add
         self._is_closed = False
         self._sender = waker.sender = settings.sender(make_core(), self._accumulator)
-        tracer = self._sender.core.router.tracer
-        if tracer is not None:
-            self._add = tracer.add_context(self._add)
+        self._add = settings.adding(self._sender.core, self._accumulator)
         fork_safety.watch(self)
         endings.hold(self)
 
     async def send(
         self,
         topic: str,
-        value: Payload,
+        value: Payload | Any,
         key: Payload | None = None,
-        *,
+        # No star: Python looks the default of each keyword-only argument up, for every message.
         headers: Mapping[str, bytes] | None = None,
         priority: int = 0,
         delay: Delay = 0.0,
         partition: int | None = None,
+        content_type: str | None = None,
+        timestamp: Timestamp | None = None,
+        ttl: Ttl | None = None,
     ) -> Delivery:
         """Take a message; see `quivermq.client.Producer.send`. Await the delivery for its receipt.
 
         Waits while `buffer_bytes` are waiting to be sent, and raises `Overloaded` if that does not
         change within `timeout`.
         """
-        return self._add(
-            topic, value, key, headers, priority, delay, partition
-        ) or await self._wait_and_add(topic, partition, value, key, headers, priority, delay)
+        if content_type is None and ttl is None and timestamp is None:
+            # The commonest call by far.
+            return self._add(
+                topic, value, key, headers, priority, delay, partition
+            ) or await self._wait_and_add(topic, value, key, headers, priority, delay, partition)
+        if content_type is not None or ttl is not None:
+            headers = with_properties(headers, content_type, ttl, delay)
+        message = (value, key, headers, priority, delay, partition)
+        time_ms = None if timestamp is None else timestamp_ms(timestamp)
+        return self._add(topic, *message, time_ms) or await self._wait_and_add(
+            topic, *message, time_ms
+        )
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[Payload] | Any,
+        keys: Sequence[Payload | None] | Any = None,
+        partition: int | None = None,
+        *,
+        headers: Mapping[str, bytes] | Sequence[Mapping[str, bytes] | None] | Any = None,
+        timestamps: Sequence[Timestamp | None] | Any = None,
+        priority: int = 0,
+        delay: Delay = 0.0,
+        content_type: str | None = None,
+        ttl: Ttl | None = None,
+        serializer: Serializer | None = None,
+    ) -> BatchDelivery:
+        """Take many messages; see `quivermq.client.Producer.send_many`. Await the delivery for its
+        receipts.
+
+        >>> delivery = await producer.send_many("orders", [b"one", b"two"])
+        >>> await delivery
+        [BatchReceipt(partition=0, first_offset=0, count=2)]
+        """
+        many = self._settings.many(
+            topic, values, keys, partition, headers, timestamps, priority, delay, content_type, ttl,
+            serializer,
+        )  # fmt: skip
+        return await self._add_many(many)
 
     async def flush(self) -> None:
         """Wait until everything sent so far is delivered or given up.
@@ -348,26 +538,50 @@ class AsyncProducer:
         self._is_closed = True
         self._add = _refuse_after_fork
 
-    async def _wait_and_add(self, topic: str, partition: int | None, *message: Any) -> Delivery:
+    async def _wait_and_add(self, topic: str, *message: Any) -> Delivery:
         """Add the message once the topic is known and there is room."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.timeout
+        deadline = asyncio.get_running_loop().time() + self._settings.timeout
+        partition = message[_PARTITION]
         while True:
-            if self._is_closed:
-                raise InvalidRequest("the producer is closed: make another")
+            self._check_open()
             if not self._accumulator.knows(topic, partition):
                 await self._sender.learn(topic, partition)
             else:
-                room = asyncio.Event()
-                self._accumulator.when_room(room.set)
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        await room.wait()
-                except TimeoutError as error:
-                    raise _overloaded(self._settings) from error
-            delivery = self._add(topic, *message, partition)
+                await self._wait_for_room(deadline)
+            delivery = self._add(topic, *message)
             if delivery is not None:
                 return delivery
+
+    async def _add_many(self, many: Many) -> BatchDelivery:
+        deadline = asyncio.get_running_loop().time() + self._settings.timeout
+        self._check_open()
+        core = self._sender.core
+        while (bulk := self._settings.bulk(core, self._accumulator, many)) is None:
+            await self._sender.learn(many.topic, many.partition)
+        while bulk.prepare():
+            self._check_open()
+            if not self._accumulator.add_many(bulk):
+                try:
+                    await self._wait_for_room(deadline)
+                except Overloaded as error:
+                    error.add_note(f"{bulk.count:,} messages of this call were taken before it")
+                    raise
+        return bulk.delivery()
+
+    def _check_open(self) -> None:
+        if self._add in {_refuse_closed, _refuse_after_fork}:
+            self._add()
+        if self._is_closed:
+            raise InvalidRequest("the producer is closed: make another")
+
+    async def _wait_for_room(self, deadline: float) -> None:
+        room = asyncio.Event()
+        self._accumulator.when_room(room.set)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await room.wait()
+        except TimeoutError as error:
+            raise _overloaded(self._settings) from error
 
 
 async def _await_settled(pending_batches: list[PendingBatch]) -> None:

@@ -133,7 +133,7 @@ class Sender:
             pending_batch.topic,
             pending_batch.partition,
             pending_batch.headers,
-            len(pending_batch.values),
+            pending_batch.messages,
         )
         # Whatever becomes of it: it may also be given up before it is sent.
         pending_batch.when_settled(lambda: span.end(pending_batch.outcome))
@@ -146,11 +146,14 @@ class Sender:
         stream: PartitionStream,
         headers: Sequence[Mapping[str, bytes] | None] | None,
     ) -> Frame:
+        if pending_batch.frame is not None:
+            return pending_batch.frame
         sequencer = stream.sequencer
         return batches.encode_batch(
             pending_batch.values,
             keys=pending_batch.keys,
             headers=headers,
+            timestamps=pending_batch.timestamps,
             compression=self._compression,
             origin=batches.Origin(
                 *(sequencer.identity or ProducerIdentity(0)),

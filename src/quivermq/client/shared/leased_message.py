@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from quivermq.batches import content_type_of
 from quivermq.client.checks import Delay
-from quivermq.client.models import short
+from quivermq.client.models import expires_of, short
 from quivermq.client.shared.leases import (
     ACK,
     Lease,
@@ -55,6 +56,16 @@ class LeasedFields(NamedTuple):
         known = self.lease.reasons
         at = bisect_right(known, self.offset, key=itemgetter(0)) if known else 0
         return known[at - 1][2] if at and self.offset < known[at - 1][1] else None
+
+    @property
+    def content_type(self) -> str | None:
+        """As its producer named it, in the header `content-type`."""
+        return content_type_of(self.headers)
+
+    @property
+    def expires(self) -> datetime | None:
+        """When its time to live is over; None: it has none."""
+        return expires_of(self.headers)
 
     def settlement(self, terms: SettlementTerms) -> list[Settlement]:
         """The settlement of this message; empty: it is settled already."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Literal, NamedTuple
 
 from quivermq.batches import Frame, FrameKind
-from quivermq.client.decode import messages_of
+from quivermq.client.decode import live_messages_of
 from quivermq.client.models import Message
 from quivermq.client.router import Router
 from quivermq.client.transport import Reply
@@ -126,7 +126,7 @@ class OwnedPartition:
         while len(self._decoded) < most and self._frames:
             frame = self._frames.popleft()
             self._bytes -= len(frame)
-            self._decoded += messages_of(
+            self._decoded += live_messages_of(
                 frame,
                 self.owned.topic,
                 self.partition,

@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from quivermq.batches import (
+    EXPIRES,
     Flag,
     Frame,
     Limits,
@@ -241,7 +242,9 @@ def _with_story(message: Message, source: BatchSource, record: DyingMessages) ->
         TIME_HEADER: str(record.at_ms),
     }
     told = {name: text.encode(errors="replace") for name, text in story.items()}
-    return {**message.headers, **told}
+    # A dead letter waits for as long as it takes.
+    own = {name: value for name, value in message.headers.items() if name != EXPIRES}
+    return {**own, **told}
 
 
 def _without_story(headers: Mapping[str, bytes]) -> dict[str, bytes]:

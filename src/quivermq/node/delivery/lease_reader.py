@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from quivermq.batches import Frame, FrameKind, Index, Offset, cut
+from quivermq.batches import Flag, Frame, FrameKind, Index, Offset, cut, expired_offsets
 from quivermq.errors import Corrupt, QuiverError, StorageFailed
-from quivermq.intervals import Interval, IntervalSet
+from quivermq.intervals import Interval, IntervalSet, intervals_of, join, without
 from quivermq.log import STORED_LIMITS, Log
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.delivery.frame_cache import FrameCache
@@ -15,6 +15,7 @@ from quivermq.queue import GrantedLease, Piece
 _READ_BYTES_MIN: Final = 8 << 20
 """Batches that are cut are larger on disk than in the answer."""
 _READ_SLACK: Final = 64 << 10
+_HEADERS: Final = int(Flag.HEADERS)
 _CUTS_MAX: Final = 8
 """A batch with more gaps than this is sent from its first leased message to its last."""
 
@@ -110,6 +111,25 @@ def pack(
     return Packed(sent, end)
 
 
+def expired_intervals(
+    frames: Iterable[Frame], pieces: Sequence[Piece], now_ms: int, lasting: Sequence[Interval]
+) -> list[Interval]:
+    """What of these pieces has expired. A message that failed was taken in time: it is delivered
+    again as often as the topic says."""
+    found: list[int] = []
+    for frame in frames:
+        if frame.header.flags & _HEADERS:
+            start, stop = pieces[0].start, pieces[-1].end
+            found += expired_offsets(frame, start, stop, now_ms, STORED_LIMITS)
+    if not found:
+        return []
+    expired = IntervalSet(intervals_of(found))
+    for start, stop in lasting:
+        expired.remove(start, stop)
+    untried = (piece for piece in pieces if not piece.failures)
+    return join([part for piece in untried for part in expired.within(piece.start, piece.end)])
+
+
 def _leased_parts(frame: Frame, wanted: Sequence[Interval]) -> list[Frame]:
     leased = sum(stop - start for start, stop in wanted)
     if 2 * leased >= frame.header.count:
@@ -139,6 +159,8 @@ class PendingLease:
     leased: GrantedLease
     tokens: int
     """Taken of the rate limit for it."""
+    lasting: Sequence[Interval] = ()
+    """What does not expire, since the group was given it again."""
     sent: Packed = field(default_factory=lambda: Packed([], 0))
 
     @property
@@ -165,10 +187,13 @@ class LeaseRead:
         self.runs = runs_of(pending.leased.pieces)
         self.known = cache.covering(hosted.id, self.runs)
         self.read: list[Frame] = []
+        self.expired: list[Interval] = []
+        """Leased, and not to be delivered: their time to live is over."""
         self.trouble: QuiverError | None = None
         self._log: Log = hosted.log
         self._end = Index(hosted.replica.applied_index + 1)
         self._message_bytes = pending.dispatcher.message_bytes
+        self._now_ms = pending.dispatcher.now_ms()
 
     @property
     def leased_bytes(self) -> int:
@@ -185,7 +210,12 @@ class LeaseRead:
             frames = self.read = read_runs(
                 self._log, self.runs, self._end, bytes_max, self._message_bytes
             )
-        self.pending.sent = pack(frames, self.runs, bytes_max, at_least_one=at_least_one)
+        pending = self.pending
+        self.expired = expired_intervals(
+            frames, pending.leased.pieces, self._now_ms, pending.lasting
+        )
+        runs = without(self.runs, self.expired) if self.expired else self.runs
+        pending.sent = pack(frames, runs, bytes_max, at_least_one=at_least_one)
 
 
 def read_all(reads: list[LeaseRead], bytes_max: int) -> None:

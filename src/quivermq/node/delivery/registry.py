@@ -89,6 +89,7 @@ class DispatcherRegistry:
     def _apply_settings(self, dispatcher: DeliveryDispatcher) -> None:
         topic = self._partitions.view.topics.get(dispatcher.hosted.name.topic)
         if topic is not None:
+            dispatcher.drop_expired = topic.drop_expired
             dispatcher.apply_settings(topic.topic_settings)
 
     def leading(self, topic: str, topic_id: bytes, partition: int) -> DeliveryDispatcher:

@@ -64,6 +64,10 @@ _NOT_SERVED: Final = (
 """Why a partition may be left out of a poll for several."""
 _WAIT_MS_MAX: Final = 60_000
 _VISIBILITY_MS: Final = 30_000
+_EXPIRING_S: Final = 1.0
+"""A poll that finds only expired messages looks on for so long past its deadline at most."""
+_EXPIRED: Final = "expired"
+"""The reason in dead letters."""
 _ENVELOPE_BYTES: Final = 4_096
 _VAIN_S: Final = 0.002
 # A client that asks for partitions that are led elsewhere hears of it after so long at the latest.
@@ -84,6 +88,8 @@ class _OpenPoll:
     throttled_s: float = 0.0
     is_in_vain: bool = False
     """Something was ready, and then it was not."""
+    has_expired: bool = False
+    """Something was ready, and had expired."""
     elsewhere: list[int] = field(default_factory=list)
     """Partitions that are not led here."""
     messages: int = 0
@@ -137,6 +143,10 @@ class PollHandler:
                     return self._answer(poll)
                 # A poll that waits for messages takes no room from others.
                 await room(0)
+                if poll.has_expired and loop.time() < poll.deadline_s + _EXPIRING_S:
+                    poll.has_expired = poll.is_in_vain = False
+                    await asyncio.sleep(0)
+                    continue
                 if poll.is_in_vain:
                     # Others were faster, or there is no leave to deliver: never in a hot circle.
                     poll.is_in_vain = False
@@ -318,15 +328,26 @@ class PollHandler:
         visibility_ms = (not body.auto_ack and body.visibility_ms) or _VISIBILITY_MS
         ask = LeaseRequest(body.group, body.consumer, wanted, visibility_ms, auto_ack=False)
         end, now_ms, steady_ms = dispatcher.end, dispatcher.now_ms(), dispatcher.steady_ms()
-        leased = dispatcher.with_leases(
-            lambda leases: leases.lease(ask, end, now_ms, steady_ms), of=body.group
+        leased, revived = dispatcher.with_leases(
+            lambda leases: (
+                leases.lease(ask, end, now_ms, steady_ms),
+                leases.dead_letters.revived(body.group),
+            ),
+            of=body.group,
         )
         given = 0 if leased is None else sum(piece.end - piece.start for piece in leased.pieces)
         if tokens > given:
             self._limits.give_back(body.topic, tokens - given)
         poll.messages += given
         if leased is not None:
-            poll.pending.append(PendingLease(dispatcher, leased, min(tokens, given)))
+            pending = PendingLease(dispatcher, leased, min(tokens, given))
+            if revived is not None:
+                pending.lasting = [
+                    part
+                    for piece in leased.pieces
+                    for part in revived.within(piece.start, piece.end)
+                ]
+            poll.pending.append(pending)
 
     # Reading.
 
@@ -344,6 +365,8 @@ class PollHandler:
             if read.trouble is not None:
                 self._meet_trouble(read.pending.dispatcher, read.trouble)
             self._keep(read)
+            if read.expired:
+                self._expire(poll, read)
             self._return_surplus(poll, read.pending)
         poll.pending = [pending for pending in poll.pending if pending.sent.frames]
 
@@ -364,6 +387,28 @@ class PollHandler:
         if count:
             seen = sum(map(len, read.pending.sent.frames)) / count
             dispatcher.message_bytes += (seen - dispatcher.message_bytes) / 4
+
+    def _expire(self, poll: _OpenPoll, read: LeaseRead) -> None:
+        """Messages whose time is over: to the dead letters, or away."""
+        pending, expired = read.pending, read.expired
+        dispatcher, lease, group = pending.dispatcher, pending.leased.lease, poll.body.group
+        now_ms = dispatcher.now_ms()
+        if dispatcher.drop_expired:
+            dispatcher.with_leases(
+                lambda leases: leases.acknowledge(group, lease, expired), of=group
+            )
+        else:
+            dispatcher.with_leases(
+                lambda leases: leases.reject(group, lease, expired, _EXPIRED, now_ms), of=group
+            )
+        count = sum(end - start for start, end in expired)
+        unused = min(pending.tokens, count)
+        if unused:
+            pending.tokens -= unused
+            self._limits.give_back(poll.body.topic, unused)
+        pending.lose(expired)
+        # The poll goes on at once: there may be others behind them.
+        poll.has_expired = True
 
     def _return_surplus(self, poll: _OpenPoll, pending: PendingLease) -> None:
         surplus = beyond(pending.leased.pieces, pending.sent.end)

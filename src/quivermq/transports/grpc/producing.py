@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from quivermq.batches import Frame, Origin, encode_batches
-from quivermq.client import partition_of, rows_by_partition
+from quivermq.client import partition_of, rows_by_partition, with_properties
 from quivermq.errors import InvalidRequest, TooLarge
 from quivermq.transports.grpc.arrow_streams import Batch, batches_of, frames_of_batch
 from quivermq.transports.grpc.call import Call
@@ -157,8 +157,18 @@ def _plain_frames(call: Call, messages: Sequence[api.NewMessage], origin: Origin
     if any(message.HasField("key") for message in messages):
         keys = [message.key if message.HasField("key") else None for message in messages]
     tracer = call.broker.tracer
-    if tracer is not None or any(message.headers for message in messages):
-        headers = [dict(message.headers) for message in messages]
+    if tracer is not None or any(
+        message.headers or message.content_type or message.ttl_ms for message in messages
+    ):
+        headers = [
+            with_properties(
+                dict(message.headers),
+                message.content_type or None,
+                message.ttl_ms / 1000 if message.ttl_ms else None,
+                message.delay_ms / 1000,
+            )
+            for message in messages
+        ]
     if tracer is not None and headers:
         headers = tracer.add_context(headers)
     if any(message.timestamp_ms for message in messages):

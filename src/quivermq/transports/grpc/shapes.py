@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, islice
 from typing import Final, NamedTuple
 
-from quivermq.batches import Frame, Limits, decode_columns
+from quivermq.batches import Frame, Limits, content_type_of, decode_columns
 from quivermq.errors import InvalidRequest
 from quivermq.node import Turn
 from quivermq.transports.grpc.generated.quiver.v1 import quiver_pb2 as api
@@ -69,6 +69,7 @@ async def add_messages(
                     timestamp_ms=timestamp_ms,
                     priority=priority,
                     delivery_count=run.delivery,
+                    content_type=content_type_of(headers) if headers else None,
                 )
             await turn.rest()
             if len(some) < _ROWS:

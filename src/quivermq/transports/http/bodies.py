@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from quivermq.batches import TIMESTAMP_MS_MAX
 from quivermq.client import letter_filter
 from quivermq.errors import InvalidRequest
 from quivermq.names import NAME_CHARACTERS_MAX
@@ -125,6 +126,13 @@ Seconds = Annotated[float, Field(ge=0, le=DELAY_S_MAX, allow_inf_nan=False)]
 Wait = Annotated[float, Field(ge=0, le=WAIT_S_MAX, allow_inf_nan=False)]
 Visibility = Annotated[float, Field(ge=0.001, le=VISIBILITY_S_MAX, allow_inf_nan=False)]
 Partition = Annotated[int, Field(ge=0, le=PARTITION_MAX)]
+ContentType = Annotated[str, Field(min_length=1, max_length=200)]
+TimestampMs = Annotated[
+    int,
+    BeforeValidator(_number),
+    Field(ge=0, le=TIMESTAMP_MS_MAX),
+    _schema(0, "^(0|[1-9][0-9]{0,14})$"),
+]
 
 
 class Body(BaseModel):
@@ -191,6 +199,9 @@ class TopicBody(Body):
     )
     dead_letter: DeadLetterName | None = Field(None, description=_DEAD_LETTER)
     retry: RetryBody | None = Field(None, description="null: as by default.")
+    drop_expired: bool = Field(
+        False, description="Drop messages whose ttl is over: they become no dead letters."
+    )
 
 
 class NewTopicBody(TopicBody):
@@ -223,6 +234,16 @@ class MessageBody(Body):
         None, description="Where it goes; default: where its key says, or any."
     )
     encoding: Encoding | None = Field(None, description="null: that of the request.")
+    content_type: ContentType | None = Field(
+        None, description="What the value is, as application/json; the header content-type."
+    )
+    timestamp: TimestampMs | None = Field(
+        None, description="Its own time, in milliseconds since 1970; default: the broker's."
+    )
+    ttl: Annotated[float, Field(ge=0.001, le=DELAY_S_MAX, allow_inf_nan=False)] | None = Field(
+        None,
+        description="Seconds; what no consumer of a group took by then is not delivered to it.",
+    )
 
 
 class ProduceBody(Body):

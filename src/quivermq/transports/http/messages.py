@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 from fastapi import APIRouter, Query, Request, Response
 
 from quivermq.batches import Frame, Limits, Origin, encode_batches
-from quivermq.client import BulkColumns, Layout, not_before_ms, partition_of
+from quivermq.client import BulkColumns, Layout, not_before_ms, partition_of, with_properties
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.transports.http.arrow_body import ARROW_STREAM, read_arrow
 from quivermq.transports.http.backend import (
@@ -238,6 +238,11 @@ def _lay_out(
     return batches
 
 
+def _timestamps(messages: Sequence[MessageBody]) -> list[int | None] | None:
+    found = [message.timestamp for message in messages]
+    return found if any(each is not None for each in found) else None
+
+
 def _kinds(topic: str, body: ProduceBody, partitions: int) -> dict[_Kind, list[int]]:
     """Which messages go together, by their numbers."""
     # Those without a key take turns, request by request: one batch is better than several.
@@ -273,8 +278,9 @@ def _frames(
         used = message.encoding or encoding
         values.append(to_bytes("value", message.value, used))
         keys.append(None if message.key is None else to_bytes("key", message.key, used))
+        own = {name: to_bytes("header", each, used) for name, each in message.headers.items()}
         headers.append(
-            {name: to_bytes("header", each, used) for name, each in message.headers.items()} or None
+            with_properties(own, message.content_type, message.ttl, message.delay) or None
         )
     if tracer is not None:
         headers = tracer.add_context(headers)
@@ -282,6 +288,7 @@ def _frames(
         values,
         keys=keys if any(key is not None for key in keys) else None,
         headers=headers if any(headers) else None,
+        timestamps=_timestamps(messages),
         origin=origin,
         limits=limits,
     )

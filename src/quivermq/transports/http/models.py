@@ -131,6 +131,7 @@ class TopicAnswer(ApiAnswer):
     group_idle_retention: float | None = Field(
         description="Seconds without use after which a shared group is deleted; null: never."
     )
+    drop_expired: bool = Field(description="Messages whose ttl is over become no dead letters.")
     partitions: list[PartitionAnswer] = Field(description="All of them, by number.")
 
 
@@ -190,6 +191,7 @@ class MessageAnswer(ApiAnswer):
     key: str | None
     value: str
     headers: dict[str, str]
+    content_type: str | None = Field(description="As its producer named it.")
 
     @classmethod
     def of(cls, message: Message, encoding: Encoding) -> Self:
@@ -203,6 +205,7 @@ class MessageAnswer(ApiAnswer):
             key=key,
             value=value,
             headers=headers,
+            content_type=message.content_type,
         )
 
 
@@ -234,6 +237,7 @@ class LeasedMessageAnswer(MessageAnswer):
             key=key,
             value=value,
             headers=headers,
+            content_type=message.content_type,
             delivery_count=message.delivery_count,
             last_reason=message.last_reason,
             lease=lease,
@@ -337,13 +341,14 @@ class LetterAnswer(ApiAnswer):
     key: str | None
     value: str
     headers: dict[str, str]
+    content_type: str | None = Field(description="As its producer named it.")
 
     @classmethod
     def of(cls, letter: DeadLetter, encoding: Encoding) -> Self:
         used, key, value, headers = to_text(encoding, letter.key, letter.value, letter.headers)
         given = letter._asdict() | {"key": key, "value": value, "headers": headers}
         given["died"] = format_written(letter.died)
-        return cls.model_construct(encoding=used, **given)
+        return cls.model_construct(encoding=used, content_type=letter.content_type, **given)
 
 
 class LettersAnswer(ApiAnswer):

@@ -58,7 +58,12 @@ class TopicRoutes:
         """Create a topic. Once more with the same settings changes nothing."""
         settings = {name: _setting(name, getattr(body, name)) for name in (*_SETTINGS, *_VALUES)}
         made = await self._backend.core.admin.create_topic(
-            body.name, body.partitions, body.replication, **settings, group_idle_retention=UNCHANGED
+            body.name,
+            body.partitions,
+            body.replication,
+            **settings,
+            group_idle_retention=UNCHANGED,
+            drop_expired=_drop_expired(body),
         )
         return Json(_answer(made), 201)
 
@@ -77,7 +82,11 @@ class TopicRoutes:
             for name in (*_SETTINGS, *_VALUES)
         }
         altered = await self._backend.core.admin.alter_topic(
-            topic, body.partitions, **given, group_idle_retention=UNCHANGED
+            topic,
+            body.partitions,
+            **given,
+            group_idle_retention=UNCHANGED,
+            drop_expired=_drop_expired(body),
         )
         return Json(_answer(altered))
 
@@ -85,6 +94,11 @@ class TopicRoutes:
         """Delete a topic and everything in it, for good."""
         await self._backend.core.admin.delete_topic(topic)
         return Response(status_code=204)
+
+
+def _drop_expired(body: TopicBody) -> Any:
+    # It is of a feature level that a cluster may not have.
+    return body.drop_expired if "drop_expired" in body.model_fields_set else UNCHANGED
 
 
 def _setting(name: str, body: Any) -> Any:

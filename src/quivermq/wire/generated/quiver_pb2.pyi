@@ -417,7 +417,7 @@ class ClusterMap(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., version: _Optional[int] = ..., leader: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ..., topics: _Optional[_Iterable[_Union[TopicMap, _Mapping]]] = ..., node: _Optional[int] = ..., level: _Optional[int] = ..., release: _Optional[str] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("retention_ms", "retention_messages", "retention_bytes", "delete_acked", "keep_until_archived", "rate_per_second", "rate_burst", "max_deliveries", "dead_letter", "retry_first_ms", "retry_base_ms", "retry_longest_ms", "group_idle_ms")
+    __slots__ = ("retention_ms", "retention_messages", "retention_bytes", "delete_acked", "keep_until_archived", "rate_per_second", "rate_burst", "max_deliveries", "dead_letter", "retry_first_ms", "retry_base_ms", "retry_longest_ms", "group_idle_ms", "drop_expired")
     RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
     RETENTION_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -431,6 +431,7 @@ class TopicSettings(_message.Message):
     RETRY_BASE_MS_FIELD_NUMBER: _ClassVar[int]
     RETRY_LONGEST_MS_FIELD_NUMBER: _ClassVar[int]
     GROUP_IDLE_MS_FIELD_NUMBER: _ClassVar[int]
+    DROP_EXPIRED_FIELD_NUMBER: _ClassVar[int]
     retention_ms: int
     retention_messages: int
     retention_bytes: int
@@ -444,7 +445,8 @@ class TopicSettings(_message.Message):
     retry_base_ms: int
     retry_longest_ms: int
     group_idle_ms: int
-    def __init__(self, retention_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., delete_acked: bool = ..., keep_until_archived: bool = ..., rate_per_second: _Optional[float] = ..., rate_burst: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ..., retry_first_ms: _Optional[int] = ..., retry_base_ms: _Optional[int] = ..., retry_longest_ms: _Optional[int] = ..., group_idle_ms: _Optional[int] = ...) -> None: ...
+    drop_expired: bool
+    def __init__(self, retention_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., delete_acked: bool = ..., keep_until_archived: bool = ..., rate_per_second: _Optional[float] = ..., rate_burst: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ..., retry_first_ms: _Optional[int] = ..., retry_base_ms: _Optional[int] = ..., retry_longest_ms: _Optional[int] = ..., group_idle_ms: _Optional[int] = ..., drop_expired: bool = ...) -> None: ...
 
 class CreateTopic(_message.Message):
     __slots__ = ("name", "partitions", "replication", "settings")

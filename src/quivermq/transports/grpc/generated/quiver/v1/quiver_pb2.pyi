@@ -44,7 +44,7 @@ class Error(_message.Message):
     def __init__(self, code: _Optional[str] = ..., message: _Optional[str] = ..., retriable: bool = ..., leader: _Optional[int] = ..., leader_address: _Optional[str] = ..., earliest: _Optional[int] = ..., end: _Optional[int] = ..., expected: _Optional[int] = ..., lost: _Optional[_Iterable[_Union[Selection, _Mapping]]] = ...) -> None: ...
 
 class TopicSettings(_message.Message):
-    __slots__ = ("retention_ms", "retention_messages", "retention_bytes", "delete_acked", "keep_until_archived", "rate_per_second", "rate_burst", "max_deliveries", "dead_letter", "retry_first_ms", "retry_base_ms", "retry_longest_ms", "group_idle_ms")
+    __slots__ = ("retention_ms", "retention_messages", "retention_bytes", "delete_acked", "keep_until_archived", "rate_per_second", "rate_burst", "max_deliveries", "dead_letter", "retry_first_ms", "retry_base_ms", "retry_longest_ms", "group_idle_ms", "drop_expired")
     RETENTION_MS_FIELD_NUMBER: _ClassVar[int]
     RETENTION_MESSAGES_FIELD_NUMBER: _ClassVar[int]
     RETENTION_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class TopicSettings(_message.Message):
     RETRY_BASE_MS_FIELD_NUMBER: _ClassVar[int]
     RETRY_LONGEST_MS_FIELD_NUMBER: _ClassVar[int]
     GROUP_IDLE_MS_FIELD_NUMBER: _ClassVar[int]
+    DROP_EXPIRED_FIELD_NUMBER: _ClassVar[int]
     retention_ms: int
     retention_messages: int
     retention_bytes: int
@@ -71,7 +72,8 @@ class TopicSettings(_message.Message):
     retry_base_ms: int
     retry_longest_ms: int
     group_idle_ms: int
-    def __init__(self, retention_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., delete_acked: bool = ..., keep_until_archived: bool = ..., rate_per_second: _Optional[float] = ..., rate_burst: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ..., retry_first_ms: _Optional[int] = ..., retry_base_ms: _Optional[int] = ..., retry_longest_ms: _Optional[int] = ..., group_idle_ms: _Optional[int] = ...) -> None: ...
+    drop_expired: bool
+    def __init__(self, retention_ms: _Optional[int] = ..., retention_messages: _Optional[int] = ..., retention_bytes: _Optional[int] = ..., delete_acked: bool = ..., keep_until_archived: bool = ..., rate_per_second: _Optional[float] = ..., rate_burst: _Optional[int] = ..., max_deliveries: _Optional[int] = ..., dead_letter: _Optional[str] = ..., retry_first_ms: _Optional[int] = ..., retry_base_ms: _Optional[int] = ..., retry_longest_ms: _Optional[int] = ..., group_idle_ms: _Optional[int] = ..., drop_expired: bool = ...) -> None: ...
 
 class Topic(_message.Message):
     __slots__ = ("name", "id", "replication", "settings", "partitions")
@@ -158,7 +160,7 @@ class ListTopicsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ...) -> None: ...
 
 class NewMessage(_message.Message):
-    __slots__ = ("value", "key", "headers", "priority", "delay_ms", "timestamp_ms")
+    __slots__ = ("value", "key", "headers", "priority", "delay_ms", "timestamp_ms", "content_type", "ttl_ms")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -172,16 +174,20 @@ class NewMessage(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     DELAY_MS_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    TTL_MS_FIELD_NUMBER: _ClassVar[int]
     value: bytes
     key: bytes
     headers: _containers.ScalarMap[str, bytes]
     priority: int
     delay_ms: int
     timestamp_ms: int
-    def __init__(self, value: _Optional[bytes] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, bytes]] = ..., priority: _Optional[int] = ..., delay_ms: _Optional[int] = ..., timestamp_ms: _Optional[int] = ...) -> None: ...
+    content_type: str
+    ttl_ms: int
+    def __init__(self, value: _Optional[bytes] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, bytes]] = ..., priority: _Optional[int] = ..., delay_ms: _Optional[int] = ..., timestamp_ms: _Optional[int] = ..., content_type: _Optional[str] = ..., ttl_ms: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
-    __slots__ = ("offset", "value", "key", "headers", "timestamp_ms", "priority", "delivery_count")
+    __slots__ = ("offset", "value", "key", "headers", "timestamp_ms", "priority", "delivery_count", "content_type")
     class HeadersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +202,7 @@ class Message(_message.Message):
     TIMESTAMP_MS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     offset: int
     value: bytes
     key: bytes
@@ -203,7 +210,8 @@ class Message(_message.Message):
     timestamp_ms: int
     priority: int
     delivery_count: int
-    def __init__(self, offset: _Optional[int] = ..., value: _Optional[bytes] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, bytes]] = ..., timestamp_ms: _Optional[int] = ..., priority: _Optional[int] = ..., delivery_count: _Optional[int] = ...) -> None: ...
+    content_type: str
+    def __init__(self, offset: _Optional[int] = ..., value: _Optional[bytes] = ..., key: _Optional[bytes] = ..., headers: _Optional[_Mapping[str, bytes]] = ..., timestamp_ms: _Optional[int] = ..., priority: _Optional[int] = ..., delivery_count: _Optional[int] = ..., content_type: _Optional[str] = ...) -> None: ...
 
 class ArrowBatch(_message.Message):
     __slots__ = ("stream", "first_offset", "count", "timestamp_ms", "priority", "leased")
