@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from quivermq.client.shared.consumer import SharedConsumer
     from quivermq.client.shared.leased_message import AsyncLeasedMessage, LeasedMessage
     from quivermq.client.shared.leased_table import AsyncLeasedTable, LeasedTable
-    from quivermq.client.shared.leases import Lease
+    from quivermq.client.shared.leases import Lease, failed_terms
     from quivermq.client.shared.poll_result import LEASED_SCHEMA, messages_of_runs
     from quivermq.client.shared.subscription import Subscription
     from quivermq.client.sticky.consumer import AsyncConsumer, Consumer
@@ -118,6 +118,7 @@ _PLACES = {
     "Redriven": "group_models",
     "GroupPartitionInfo": "group_models",
     "Lease": "shared.leases",
+    "failed_terms": "shared.leases",
     "LeasedMessage": "shared.leased_message",
     "LeasedTable": "shared.leased_table",
     "MemberInfo": "group_models",
@@ -223,6 +224,7 @@ __all__ = [
     "UserInfo",
     "Users",
     "connect",
+    "failed_terms",
     "first_answered",
     "group_infos",
     "letter_filter",

@@ -1,12 +1,14 @@
 """Messages as handlers of FastStream get them, and how deliveries become them."""
 
 import asyncio
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from faststream.exceptions import HandlerException
 from faststream.message import StreamMessage, decode_message
 
-from quivermq.client import AsyncLeasedMessage
+from quivermq.client import AsyncLeasedMessage, failed_terms
 
 CONTENT_TYPE: Final = "content-type"
 CORRELATION_ID: Final = "correlation_id"
@@ -25,16 +27,19 @@ class QuiverMessage(StreamMessage[AsyncLeasedMessage]):
             await self.raw_message.ack()
             await super().ack()
 
-    async def nack(self, delay: Delay = None) -> None:
-        """Have it delivered again after `delay` seconds; None: after the topic's backoff."""
+    async def nack(self, delay: Delay = None, reason: str | None = None) -> None:
+        """Have it delivered again after `delay` seconds; None: after the topic's backoff.
+
+        The reason is kept with it: by default, what the handler raised.
+        """
         if self.committed is None:
-            await self.raw_message.nack(delay)
+            await self.raw_message.nack(delay, reason or handler_error())
             await super().nack()
 
     async def reject(self, reason: str = "") -> None:
         """Put it among the dead letters at once."""
         if self.committed is None:
-            await self.raw_message.reject(reason)
+            await self.raw_message.reject(reason or handler_error() or "")
             await super().reject()
 
 
@@ -48,16 +53,18 @@ class QuiverBatchMessage(StreamMessage[Sequence[AsyncLeasedMessage]]):
             await asyncio.gather(*(each.ack() for each in self.raw_message))
             await super().ack()
 
-    async def nack(self, delay: Delay = None) -> None:
+    async def nack(self, delay: Delay = None, reason: str | None = None) -> None:
         """Have all of them delivered again."""
         if self.committed is None:
-            await asyncio.gather(*(each.nack(delay) for each in self.raw_message))
+            why = reason or handler_error()
+            await asyncio.gather(*(each.nack(delay, why) for each in self.raw_message))
             await super().nack()
 
     async def reject(self, reason: str = "") -> None:
         """Put all of them among the dead letters."""
         if self.committed is None:
-            await asyncio.gather(*(each.reject(reason) for each in self.raw_message))
+            why = reason or handler_error() or ""
+            await asyncio.gather(*(each.reject(why) for each in self.raw_message))
             await super().reject()
 
 
@@ -100,6 +107,15 @@ class QuiverBatchParser(QuiverParser):
     async def decode_batch(self, message: StreamMessage[Any]) -> list[Any]:
         """Each message by its own content type."""
         return [decode_message(await self.parse_message(each)) for each in message.raw_message]
+
+
+def handler_error() -> str | None:
+    """What is being handled where a message is settled: FastStream does that while the exception
+    of a handler passes by, and does not hand it on."""
+    error = sys.exception()
+    if error is None or isinstance(error, HandlerException):
+        return None
+    return failed_terms(error).reason
 
 
 def message_id(raw: AsyncLeasedMessage) -> str:
