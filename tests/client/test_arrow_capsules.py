@@ -107,6 +107,15 @@ def test_a_series_is_a_column(real: quivermq.Client, topic: str) -> None:
     assert [(m.value, m.key) for m in real.read(topic)] == both
 
 
+def test_a_producer_sends_frames(real: quivermq.Client, topic: str) -> None:
+    with real.producer() as producer:
+        delivery = producer.send_many(topic, pl.DataFrame({"value": VALUES, "key": KEYS}))
+        producer.send_many(topic, pl.Series(VALUES))
+    assert sum(receipt.count for receipt in delivery.result()) == 3
+    assert [m.value for m in real.read(topic)] == VALUES * 2
+    assert [m.key for m in real.read(topic)] == [*KEYS, None, None, None]
+
+
 def test_parts_may_be_frames(real: quivermq.Client, topic: str) -> None:
     urgent = pl.DataFrame({"value": [b"urgent"]})
     real.produce_parts(topic, [(pl.Series([b"plain"]), 0), (urgent, 7)], partition=0)
