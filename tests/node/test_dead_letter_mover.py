@@ -453,14 +453,15 @@ async def test_below_its_feature_level_letters_go_to_all_groups_only(tmp_path: P
         await consumer.make_topic(max_deliveries=2, retry_base_ms=10)
         server.broker.metadata.level = 1
         await consumer.store(b"a")
+        leader = server.broker.consumers.dispatchers.leading("orders", b"", 0)
         for _ in range(2):
-            settlement = (await consumer.poll(wait_ms=10_000))[0]
-            await consumer.nack([settlement], delay_ms=0, reason="why")
+            failed = await consumer.poll(wait_ms=10_000)
+            await consumer.nack(failed, delay_ms=0, reason="why")
+            groups = leader.hosted.replica.groups
+            assert groups is not None
+            assert not len(groups.by_name[GROUP].reasons)
         (letter,) = await dead_letters(consumer, 1)
         assert letter.headers["quiver-reason"] == b"failed 2 times; the last time: why"
-        known = server.broker.consumers.dispatchers.leading("orders", b"", 0).hosted.replica.groups
-        assert known is not None
-        assert not len(known.by_name[GROUP].reasons)
         # The catalog has changed since, and was read again.
         server.broker.metadata.level = 1
         for to in (TO_GROUP, "orders"):

@@ -2,19 +2,22 @@
 
 A message is in one place: it waits in its topic, or it is a dead letter. So once it was
 acknowledged, wherever it was by then, its value is never delivered again; and each that was stored
-is acknowledged in the end.
+is acknowledged in the end. Where letters go back to the group that failed, another group, which has
+acknowledged a message, never gets it again.
 """
 
 import asyncio
+from contextlib import suppress
 from random import Random
 from typing import Final
 
-from quivermq.client import AsyncClient
+from quivermq.client import AsyncClient, AsyncLeasedMessage
 from quivermq.errors import LeaseLost, QuiverError
 from quivermq.testing import Violation
 from quivermq.testing.trials.users import VISIBILITY_S, Stage, User
 
 GROUP: Final = "menders"
+ONLOOKERS: Final = "onlookers"
 _ROUNDS_AFTER: Final = 5
 """After all is done it goes on for a while, and sees whether something comes twice."""
 
@@ -22,7 +25,11 @@ _ROUNDS_AFTER: Final = 5
 class RedriveHistory:
     """The values that were stored, delivered and acknowledged, by their names."""
 
-    def __init__(self) -> None:
+    def __init__(self, to: str = "all") -> None:
+        self.to = to
+        """Where dead letters are put back to: "all" or "group"."""
+        self.onlookers: RedriveHistory | None = RedriveHistory() if to == "group" else None
+        """Of a group that no dead letter goes back to."""
         self.count = 0
         self._stored: set[bytes] = set()
         self._acked: set[bytes] = set()
@@ -62,7 +69,10 @@ class RedrivingUser(User):
         self._history = history
 
     async def step(self, client: AsyncClient) -> None:
-        await self.dice.choice((self._produce, self._consume, self._redrive))(client)
+        acts = [self._produce, self._consume, self._redrive]
+        if self._history.onlookers is not None:
+            acts.append(self._look_on)
+        await self.dice.choice(acts)(client)
 
     async def _produce(self, client: AsyncClient) -> None:
         self._history.count += 1
@@ -71,26 +81,42 @@ class RedrivingUser(User):
         self._history.store(value)
 
     async def _redrive(self, client: AsyncClient) -> None:
-        found = await client.redrive(self._topic)
+        found = await client.redrive(self._topic, to=self._history.to)
         self.stage.world.story.counts["dead letters put back"] += found
 
     async def _consume(self, client: AsyncClient) -> None:
-        found = await client.poll(
-            self._topic, group=GROUP, max_messages=10, wait=0.2, visibility=VISIBILITY_S
-        )
-        for message in found:
-            self._history.deliver(message.value)
+        found = await self._poll(client, GROUP, self._history)
         for message in found:
             if self.dice.random() < self.rejected_share:
                 await message.reject("to be put back")
-                continue
-            # Until it is answered, and if this user is killed meanwhile, nothing is certain.
-            self._history.ack(message.value, is_certain=False)
-            try:
-                await message.ack()
-            except LeaseLost:
-                continue
-            self._history.ack(message.value, is_certain=True)
+            elif self.dice.random() < self.rejected_share / 2:
+                await message.nack(delay=0, reason=f"failed by {self.name}")
+            else:
+                await self._ack(message, self._history)
+
+    async def _look_on(self, client: AsyncClient) -> None:
+        """As a group that has done with its messages when it acknowledges them."""
+        history = self._history.onlookers
+        if history is not None:
+            for message in await self._poll(client, ONLOOKERS, history):
+                await self._ack(message, history)
+
+    async def _poll(
+        self, client: AsyncClient, group: str, history: RedriveHistory
+    ) -> list[AsyncLeasedMessage]:
+        found = await client.poll(
+            self._topic, group=group, max_messages=10, wait=0.2, visibility=VISIBILITY_S
+        )
+        for message in found:
+            history.deliver(message.value)
+        return found
+
+    async def _ack(self, message: AsyncLeasedMessage, history: RedriveHistory) -> None:
+        # Until it is answered, and if this user is killed meanwhile, nothing is certain.
+        history.ack(message.value, is_certain=False)
+        with suppress(LeaseLost):
+            await message.ack()
+            history.ack(message.value, is_certain=True)
 
 
 class RedrivingDrainingUser(RedrivingUser):

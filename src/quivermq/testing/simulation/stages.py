@@ -54,7 +54,9 @@ class Stages:
         for topic in limited:
             limit = RateHistory(dice.choice((4.0, 15.0, 50.0)), dice.choice((1, 4, 20)))
             self.limited.records.rates[topic] = limit
-        self.redriven = RedriveHistory() if dice.random() < 0.4 else None
+        share = dice.random()
+        to = "group" if share < 0.2 else "all"
+        self.redriven = RedriveHistory(to) if share < 0.4 else None
         """Of a topic whose dead letters are put back."""
         self.kept = [self.main, self.limited]
         """Those whose messages are all there in the end."""
