@@ -116,6 +116,19 @@ def test_delayed_messages_are_listed_and_cancelled(real: quivermq.Client, topic:
     assert [(each.offset, each.count) for each in real.delayed(topic)] == [(1, 1)]
 
 
+def test_delayed_messages_of_all_partitions_are_cancelled_as_they_are_listed(
+    real: quivermq.Client, topic: str
+) -> None:
+    real.alter_topic(topic, partitions=2)
+    for partition in range(2):
+        real.produce_many(topic, [b"late"] * 3, delay=120, partition=partition)
+    listed = real.delayed(topic)
+    assert {each.partition for each in listed} == {0, 1}
+    assert real.cancel_delayed(topic, None, listed[0]) == 3
+    assert real.cancel_delayed(topic, None, listed) == 3
+    assert real.delayed(topic) == []
+
+
 def test_dead_letters_tell_their_story(real: quivermq.Client, topic: str) -> None:
     assert real.dead_letters(topic) == []
     real.produce(topic, b"v", key=b"k", headers={"own": b"1"})

@@ -3,12 +3,13 @@
 The asyncio client has the same ones, derived from this file: run `make aio` after a change.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from quivermq.client.checks import Payload
 from quivermq.client.cursor import Place
 from quivermq.client.dead_letter_admin import Letters, letter_filter
+from quivermq.client.group_admin import DelayedMessages
 from quivermq.client.group_models import DeadLetter, DelayedInfo, GroupInfo, Redriven
 from quivermq.client.lifecycle import ClientLifecycle
 from quivermq.client.models import (
@@ -150,8 +151,12 @@ class AdminClient(ClientLifecycle):
         """List messages that a producer delayed and that are not due yet, the next one first."""
         return run(self._core.groups.delayed(topic, limit))
 
-    def cancel_delayed(self, topic: str, partition: int, offsets: int | Iterable[int]) -> int:
-        """Cancel delayed messages; returns how many of them were not due yet."""
+    def cancel_delayed(self, topic: str, partition: int | None, offsets: DelayedMessages) -> int:
+        """Cancel delayed messages; returns how many of them were not due yet.
+
+        >>> client.cancel_delayed("orders", 0, [17, 18])
+        >>> client.cancel_delayed("orders", None, client.delayed("orders"))
+        """
         return run(self._core.groups.cancel_delayed(topic, partition, offsets))
 
     def dead_letters(

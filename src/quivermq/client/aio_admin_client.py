@@ -1,12 +1,13 @@
 # Generated from admin_client.py by tests/client/derive_aio.py: change it there, and run `make aio`.
 """The asyncio client: every call of the blocking one, awaitable, with its documentation."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from quivermq.client.checks import Payload
 from quivermq.client.cursor import Place
 from quivermq.client.dead_letter_admin import Letters, letter_filter
+from quivermq.client.group_admin import DelayedMessages
 from quivermq.client.group_models import DeadLetter, DelayedInfo, GroupInfo, Redriven
 from quivermq.client.lifecycle import AsyncClientLifecycle
 from quivermq.client.models import (
@@ -143,8 +144,14 @@ class AsyncAdminClient(AsyncClientLifecycle):
         """List messages that a producer delayed and that are not due yet, the next one first."""
         return await self._core.groups.delayed(topic, limit)
 
-    async def cancel_delayed(self, topic: str, partition: int, offsets: int | Iterable[int]) -> int:
-        """Cancel delayed messages; returns how many of them were not due yet."""
+    async def cancel_delayed(
+        self, topic: str, partition: int | None, offsets: DelayedMessages
+    ) -> int:
+        """Cancel delayed messages; returns how many of them were not due yet.
+
+        >>> await client.cancel_delayed("orders", 0, [17, 18])
+        >>> await client.cancel_delayed("orders", None, await client.delayed("orders"))
+        """
         return await self._core.groups.cancel_delayed(topic, partition, offsets)
 
     async def dead_letters(

@@ -9,8 +9,11 @@ from quivermq.client.group_models import ARCHIVE_PREFIX, DelayedInfo, GroupInfo,
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions, Router
 from quivermq.errors import InvalidRequest
-from quivermq.intervals import intervals_of
+from quivermq.intervals import Interval, join
 from quivermq.wire import proto
+
+DelayedMessages = int | DelayedInfo | Iterable[int | DelayedInfo]
+"""Offsets in a partition, or messages as they were listed."""
 
 
 class GroupAdmin:
@@ -110,32 +113,46 @@ class GroupAdmin:
         found.sort(key=lambda info: (info.due, info.partition, info.offset))
         return found[:limit]
 
-    async def cancel_delayed(self, topic: str, partition: int, offsets: int | Iterable[int]) -> int:
+    async def cancel_delayed(
+        self, topic: str, partition: int | None, offsets: DelayedMessages
+    ) -> int:
         """Do not deliver these; returns how many of them were not due yet."""
-        if not isinstance(offsets, int | Iterable):
-            raise InvalidRequest(f"offsets are one offset or several: {offsets!r}")
-        if partition is None:
-            raise InvalidRequest("name the partition that the offsets are of")
-        wanted = [offsets] if isinstance(offsets, int) else list(offsets)
-        for offset in wanted:
-            check_number("offset", offset, least=0, whole=True)
-        if not wanted:
-            return 0
+        chosen = _chosen_delayed(partition, offsets)
         attempts = self._router.attempts(f"cancelling delayed messages of {topic}")
-        (number,) = await self._partitions(topic, partition, attempts)
-        request = proto.Request()
-        cancel = request.cancel_delayed
-        cancel.topic, cancel.partition = topic, number
-        for start, end in intervals_of(wanted):
-            cancel.intervals.add(start=start, end=end)
-        reply = await self._router.ask_leader(topic, number, request, attempts)
-        return reply.response.delayed_cancelled.cancelled
+        cancelled = 0
+        for each, intervals in chosen.items():
+            (number,) = await self._partitions(topic, each, attempts)
+            request = proto.Request()
+            cancel = request.cancel_delayed
+            cancel.topic, cancel.partition = topic, number
+            for start, end in intervals:
+                cancel.intervals.add(start=start, end=end)
+            reply = await self._router.ask_leader(topic, number, request, attempts)
+            cancelled += reply.response.delayed_cancelled.cancelled
+        return cancelled
 
     async def _partitions(self, topic: str, partition: int | None, attempts: Attempts) -> list[int]:
         route = await self._router.refresh(checked_name("topic", topic), attempts)
         if partition is not None:
             return [route.check(partition)]
         return list(range(len(route.leaders)))
+
+
+def _chosen_delayed(partition: int | None, offsets: DelayedMessages) -> dict[int, list[Interval]]:
+    if not isinstance(offsets, int | Iterable | DelayedInfo):
+        raise InvalidRequest(f"offsets are one offset or several: {offsets!r}")
+    wanted = [offsets] if isinstance(offsets, int | DelayedInfo) else list(offsets)
+    chosen: dict[int, list[Interval]] = {}
+    for each in wanted:
+        if isinstance(each, DelayedInfo):
+            interval = (each.offset, each.offset + each.count)
+            chosen.setdefault(each.partition, []).append(interval)
+            continue
+        check_number("offset", each, least=0, whole=True)
+        if partition is None:
+            raise InvalidRequest("name the partition that the offsets are of")
+        chosen.setdefault(partition, []).append((each, each + 1))
+    return {number: join(intervals) for number, intervals in chosen.items()}
 
 
 def _checked_shown(group: str) -> str:
