@@ -3,6 +3,7 @@
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,15 +22,20 @@ def broker(tmp_path: Path) -> Iterator[BrokerThread]:
     running.stop()
 
 
-def start(broker: BrokerThread, *arguments: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+@contextmanager
+def start(broker: BrokerThread, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    with subprocess.Popen(
         [*COMMAND, *arguments, "--servers", broker.address],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("mode", [["--mode", "single"], ["--group", "g"]], ids=["single", "shared"])
