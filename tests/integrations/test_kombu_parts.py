@@ -1,5 +1,7 @@
 """The parts of the kombu transport that need no broker: names, URLs, stored messages."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -120,3 +122,17 @@ def test_of_two_times_to_live_the_shorter_counts() -> None:
     assert expires_ms({"properties": {"expiration": "2000"}}, 500) == 500
     assert expires_ms({"properties": {"expiration": "200"}}, 500) == 200
     assert expires_ms({"properties": {}}, None) is None
+
+
+def test_without_kombu_the_import_says_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["kombu"] = None
+try:
+    import quivermq.integrations.kombu
+except ImportError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "pip install 'quivermq[celery]'" in done.stdout, done.stderr

@@ -4,7 +4,12 @@ To import this package makes the schemes `quiver` and `quivers` (TLS) known to k
 entry points for transports. It uses the client as any program would.
 """
 
-from kombu.transport import TRANSPORT_ALIASES
+try:
+    from kombu.transport import TRANSPORT_ALIASES
+except ImportError as error:
+    raise ImportError(
+        "quivermq.integrations.kombu needs kombu: pip install 'quivermq[celery]'"
+    ) from error
 
 from quivermq.integrations.kombu.transport import Transport
 
