@@ -174,6 +174,26 @@ def test_a_retry_comes_before_the_messages_behind_it(real: quivermq.Client, topi
     assert failures == 2
 
 
+def test_a_message_that_failed_finds_room_to_come_again(real: quivermq.Client, topic: str) -> None:
+    real.alter_topic(topic, retry=quivermq.Retry(first=1.0))
+    real.produce_many(topic, [b"x"] * 50, [b"k"] * 50)
+    work = Work()
+
+    def handle(message: quivermq.LeasedMessage) -> None:
+        work.begin(message)
+        fails = message.offset == 0 and message.delivery_count == 1
+        work.end(message, failed=fails)
+        if fails:
+            raise RuntimeError("again")
+
+    # All that can wait does so by the time that the first message is due.
+    with real.subscribe(
+        topic, group="g", handler=handle, concurrency=2, prefetch=4, ordered_by_key=True
+    ):
+        until(lambda: work.count == 50)
+    work.check()
+
+
 def test_a_message_that_failed_for_good_does_not_hold_its_key(
     real: quivermq.Client, topic: str
 ) -> None:

@@ -52,8 +52,8 @@ def test_a_paused_partition_keeps_its_messages_and_their_order(
     real: quivermq.Client, topic: str
 ) -> None:
     with real.consumer(topic, group="g") as consumer:
-        first = taken(consumer, 1)
-        paused = first[0][0]
+        wait_until(lambda: consumer.assignment == [0, 1])
+        paused = next(consumer).partition  # and all others of it lie ready
         consumer.pause([paused])
         assert consumer.paused == [paused]
         assert offsets(taken(consumer, 10), 1 - paused) == list(range(10))
@@ -114,6 +114,8 @@ def test_a_message_given_out_before_a_seek_does_not_count(
         wait_until(lambda: consumer.assignment == [0, 1])
         consumer.pause([0])
         taken(consumer, 5)
+        consumer.commit()
+        assert real.committed(topic, "g")[1] == 5
         consumer.seek(1, 2)
         consumer.commit()
         assert real.committed(topic, "g")[1] == 2
