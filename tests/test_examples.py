@@ -49,6 +49,12 @@ SHOWN = {
         "ada   0 1 2 3 4 5 6 7 8 9",
         "fay   0 1 2 3 4 5 6 7 8 9",
     ],
+    "handlers.py": [
+        "ended by a signal, all handlers finished: True",
+        "shop-orders of ada     0 1 2 3 4 5 6 7 8 9",
+        "shop-returns of cleo   0 1 2 3 4 5 6 7 8 9",
+        "left to do: 0",
+    ],
     "replay.py": [
         "all again: 96",
         "since that moment: 90",
