@@ -109,7 +109,7 @@ def test_the_code_in_the_guide_to_consuming_runs_as_written(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     shown = done.stdout
     assert shown.count("b'apples'") == 4, "polled, pushed, by a member, and read"
-    assert "failed 2 times postmen 0" in shown
+    assert "failed 2 times; the last time: no such address\npostmen 0" in shown
 
 
 def test_the_code_in_the_guide_to_producing_runs_as_written(tmp_path: Path) -> None:
