@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import quivermq
+from quivermq.client import topic_choice
 from tests.client.brokers import BrokerThread
 
 
@@ -51,3 +52,20 @@ def test_a_user_who_may_only_consume_creates_nothing(tmp_path: Path) -> None:
                     consume("orders", group="g")
     finally:
         broker.stop()
+
+
+def test_a_topic_that_a_pattern_matched_is_not_made_again(
+    client: quivermq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # That it is gone is not known from a list of topics.
+    monkeypatch.setattr(topic_choice, "PATTERN_SECONDS", 3600.0)
+    names = ["several-a", "several-b"]
+    for name in names:
+        client.produce(name, b"x")
+    seen: list[str] = []
+    while len(seen) < 2:
+        seen += [message.topic for message in client.poll("several-.*", "g", pattern=True)]
+    client.delete_topic(names[0])
+    for _ in range(4):
+        assert client.poll("several-.*", "g", pattern=True, wait=0.1) == []
+    assert [name for name in client.topic_names() if not name.startswith("_")] == names[1:]

@@ -69,6 +69,12 @@ class PollRequest(NamedTuple):
     choice: TopicChoice | None = None
     """Several topics, or a pattern; None: the one topic."""
 
+    @property
+    def names_topic(self) -> bool:
+        """The user named the topic: it may be created. One that a pattern matched, and that was
+        deleted, may not."""
+        return self.choice is None or self.choice.pattern is None
+
 
 class PollResult(NamedTuple):
     """The answer of one broker."""
@@ -104,7 +110,8 @@ class Poller:
         turn = next(self._turns)
         attempts = attempts or self._attempts(request)
         while True:
-            leaders = rotate_leaders(await self.by_leader(request.topic, attempts), turn)
+            found = await self.by_leader(request.topic, attempts, may_create=request.names_topic)
+            leaders = rotate_leaders(found, turn)
             if (request.topic, request.group) not in self._begun:
                 await self._begin(request, leaders, attempts)
             round_ = _Round(self, request, end, attempts)
@@ -139,14 +146,16 @@ class Poller:
         if has_begun and len(self._begun) < _BEGUN_MAX:
             self._begun.add((request.topic, request.group))
 
-    async def by_leader(self, topic: str, attempts: Attempts) -> list[LeaderPartitions]:
+    async def by_leader(
+        self, topic: str, attempts: Attempts, *, may_create: bool = True
+    ) -> list[LeaderPartitions]:
         """The leaders to poll. Brokers do not announce partitions that are added, so the map is
         refreshed now and then; and when a broker answers that it does not lead a partition."""
         route = self._router.map.route(topic)
         now = self._router.transport.now()
-        if route is None:
+        if route is None and may_create:
             await self._router.consumed_route(topic, attempts)
-        elif now - route.heard_at > ROUTE_SECONDS_MAX:
+        elif route is not None and now - route.heard_at > ROUTE_SECONDS_MAX:
             route.heard_at = now
             await self._refresh_route(topic)
         return await self._router.by_leader(topic, attempts)

@@ -381,7 +381,12 @@ class Prefetcher:
         attempts = self._attempts(topic)
         if self._order is not None and topic not in self._order.topics:
             (self._order.topics[topic],) = await self._core.admin.describe([topic])
-        return await self._core.consuming.polling.by_leader(topic, attempts)
+        return await self._by_leader(topic, attempts)
+
+    async def _by_leader(self, topic: str, attempts: Attempts) -> list[LeaderPartitions]:
+        return await self._core.consuming.polling.by_leader(
+            topic, attempts, may_create=self._request.names_topic
+        )
 
     def _set_leaders(self, topic: str, leaders: Sequence[LeaderPartitions]) -> None:
         # Partitions without a leader each have their own.
@@ -450,7 +455,7 @@ class Prefetcher:
         """Return when it is time to go on, with the patience that is left; for ever, if need be."""
         try:
             await recover_partitions(self._core.router, topic, led, error, attempts)
-            leaders = await self._core.consuming.polling.by_leader(topic, attempts)
+            leaders = await self._by_leader(topic, attempts)
             if topic in self._topics:
                 self._set_leaders(topic, leaders)
         except QuiverError as last:

@@ -104,7 +104,7 @@ class SeveralTopicsPoller:
         one = request._replace(topic=name)
         return [
             (led.target.address, ready_request(one, led, wait))
-            for led in await self._polling.by_leader(name, attempts)
+            for led in await self._polling.by_leader(name, attempts, may_create=request.names_topic)
         ]
 
     def _attempts(self, request: PollRequest) -> Attempts:

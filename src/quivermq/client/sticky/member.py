@@ -54,6 +54,8 @@ class ConsumerSettings(NamedTuple):
     name: str = ""
     deserializer: Deserializer | None = None
     pattern: bool = False
+    may_create: bool = True
+    """Have the topic created if it is not there, where brokers do that."""
 
     @property
     def choice(self) -> TopicChoice:
@@ -126,6 +128,8 @@ class StickyMember:
         try:
             return await self._heartbeat.send()
         except TopicNotFound:
+            if not self._settings.may_create:
+                raise
             router = self._core.router
             attempts = router.attempts(f"looking for {self._settings.topic}")
             await router.consumed_route(self._settings.topic, attempts)

@@ -191,7 +191,10 @@ class SeveralMembers:
 
     async def _join(self, topic: str, prefetch_bytes: int) -> None:
         settings = self._settings._replace(
-            topics=topic, pattern=False, prefetch_bytes=prefetch_bytes
+            topics=topic,
+            pattern=False,
+            prefetch_bytes=prefetch_bytes,
+            may_create=self._choice.pattern is None,
         )
         member = StickyMember(
             self._make_core(),
