@@ -63,7 +63,7 @@ class Case(NamedTuple):
     status: int = 0
     says: str = ""
     """On standard error; nothing else may be there."""
-    longest: float = 1.5
+    longest: float = 3.0
     """Seconds that the end may take."""
 
 
