@@ -69,11 +69,17 @@ async def test_a_broker_without_a_majority_is_healthy_and_not_ready(tmp_path: Pa
 
 @on_loop
 async def test_a_broker_that_is_not_let_in_says_why_it_is_not_ready(tmp_path: Path) -> None:
-    async with serving(tmp_path / "1", **PATIENT) as first:
+    async with (
+        serving(tmp_path / "1", **PATIENT) as first,
+        serving(tmp_path / "3", node_id=3, join=first.listen, **PATIENT),
+    ):
+        # These two are a majority, whether the next one gets to vote or not.
+        metadata = first.broker.metadata
+        await until(lambda: len(metadata.leading_replica().replica.configuration.voters) == 2)
         async with serving(tmp_path / "2", node_id=2, join=first.listen, **PATIENT):
             pass
         # It comes back with an empty directory, and nobody said that it may.
-        lost = settings(tmp_path / "3", node_id=2, join=first.listen, http=ANYWHERE)
+        lost = settings(tmp_path / "lost", node_id=2, join=first.listen, http=ANYWHERE)
         server = Server(lost)
         await server.start()
         try:
