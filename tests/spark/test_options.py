@@ -62,8 +62,8 @@ def test_delays_have_units() -> None:
     [
         ({}, "subscribe, subscribePattern, assign: none"),
         ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern given"),
-        ({"subscribePattern": "("}, "no regular expression"),
-        ({"subscribePattern": "a{99999999999999999999}"}, "no regular expression"),
+        ({"subscribePattern": "("}, "not a regular expression"),
+        ({"subscribePattern": "a{99999999999999999999}"}, "not a regular expression"),
         ({"assign": "[" * 2_000}, "must be JSON"),
         ({"assign": "[1]"}, "must be JSON"),
         ({"assign": '{"a": ["0"]}'}, "looks like"),
