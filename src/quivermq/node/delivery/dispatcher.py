@@ -84,9 +84,9 @@ class DeliveryDispatcher:
         self._due_ms = (0, 0)
         self._trimmed = 0
         self.settings = TopicSettings()
+        """Those of the topic, as the catalog has them."""
         self.drop_expired = False
         """What expired is dropped; else it goes to the dead letters."""
-        """Those of the topic, as the catalog has them."""
         self._is_applying = False
         # When the leadership was last asked about, with a quorum's confirmation.
         self._confirmed = LONG_AGO
