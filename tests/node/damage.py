@@ -25,7 +25,7 @@ from quivermq.cluster import METADATA_PARTITION, View, partition_id
 from quivermq.errors import Corrupt, QuiverError
 from quivermq.log import Log, RealDisk
 from quivermq.node.hosted_replica import HostedReplica
-from quivermq.node.hosting import Wanted
+from quivermq.node.hosting import WantedReplica
 from quivermq.node.membership import METADATA_NAME
 from tests.node.cluster_stage import Brokers, cluster
 from tests.node.test_hosting import Host
@@ -201,7 +201,7 @@ async def faults(origin: Origin, damage: Damage, root: Path) -> list[str]:
             return [f"it takes itself for member {identity.member}"]
         try:
             await it.hosting.open_replica(
-                Wanted(METADATA_PARTITION, METADATA_NAME, identity.member, ())
+                WantedReplica(METADATA_PARTITION, METADATA_NAME, identity.member, ())
             )
         except QuiverError:
             return _vanished(origin, root)

@@ -25,7 +25,7 @@ from quivermq.errors import QuiverError
 from quivermq.log import Log, RealDisk, RealFile, Unreadable
 from quivermq.node.data_dir import DataDirectory, PartitionName
 from quivermq.node.disk_thread import DiskThread
-from quivermq.node.hosting import Hosting, Wanted
+from quivermq.node.hosting import Hosting, WantedReplica
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.replica import ReplicaSettings
 from tests.cluster.catalogs import broker, edited, view_of, with_topic
@@ -295,7 +295,8 @@ async def test_a_log_of_another_member_does_not_vote_for_the_one_that_is_wanted(
         logs = it.directory.logs
         it.directory.list_logs({group: replace(log, member=2) for group, log in logs.items()})
         lies = [
-            Wanted(bytes.fromhex(g), PartitionName("orders", n), 2, ()) for n, g in enumerate(logs)
+            WantedReplica(bytes.fromhex(g), PartitionName("orders", n), 2, ())
+            for n, g in enumerate(logs)
         ]
     async with host(tmp_path) as it:
         for want in lies:
@@ -337,9 +338,11 @@ async def test_a_log_that_no_list_names_is_not_made_anew_because_its_folder_was_
 async def test_what_another_number_of_this_broker_knew_is_removed(tmp_path: Path) -> None:
     name = PartitionName("_quiver", 0)
     async with host(tmp_path) as it:
-        await it.hosting.open_replica(Wanted(METADATA_PARTITION, name, 1, (1,)))
+        await it.hosting.open_replica(WantedReplica(METADATA_PARTITION, name, 1, (1,)))
     async with host(tmp_path) as it:
-        group = await it.hosting.open_replica(Wanted(METADATA_PARTITION, name, 1 << 16 | 1, ()))
+        group = await it.hosting.open_replica(
+            WantedReplica(METADATA_PARTITION, name, 1 << 16 | 1, ())
+        )
         assert group.replica.configuration.members == ()
         assert it.hosting.is_made(METADATA_PARTITION, 1 << 16 | 1)
         await it.hosting.remove_replica(METADATA_PARTITION)
@@ -390,7 +393,7 @@ async def test_a_crash_at_any_moment_loses_no_log_and_mixes_none(
 @on_loop
 async def test_a_group_that_cannot_be_opened_alone_is_told(tmp_path: Path) -> None:
     async with host(tmp_path) as it:
-        want = Wanted(METADATA_PARTITION, PartitionName("_quiver", 0), 1, (1,))
+        want = WantedReplica(METADATA_PARTITION, PartitionName("_quiver", 0), 1, (1,))
         await it.hosting.open_replica(want)
     shutil.rmtree(tmp_path / "log/_quiver/0")
     async with host(tmp_path) as it:

@@ -9,14 +9,14 @@ from quivermq.backup.manifest import Manifest, PartitionBackup, TopicBackup
 from quivermq.backup.restore import RestoreOptions, RestoreReport, restore_backup
 from quivermq.backup.take import BackupReport, take_backup
 from quivermq.backup.throttle import CopyProgress, CopyThrottle
-from quivermq.backup.verify import Damage, VerifyReport, verify_backup
+from quivermq.backup.verify import BackupDamage, VerifyReport, verify_backup
 
 __all__ = [
+    "BackupDamage",
     "BackupFolder",
     "BackupReport",
     "CopyProgress",
     "CopyThrottle",
-    "Damage",
     "Manifest",
     "PartitionBackup",
     "RestoreOptions",

@@ -91,7 +91,7 @@ def restore_backup(
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RestoreTarget:
     """A topic of the backup, and where it goes."""
 
     topic: TopicBackup
@@ -157,7 +157,7 @@ class RestoreRun:
         report.left = [topic.name for topic in manifest.topics if topic.name in foreign]
         return [topic for topic in manifest.topics if topic.name not in foreign]
 
-    def _create(self, topic: TopicBackup) -> tuple[Target, bool]:
+    def _create(self, topic: TopicBackup) -> tuple[RestoreTarget, bool]:
         manifest, name = self._manifest, self._options.new_name or topic.name
         record = {
             **manifest.catalog["topics"][topic.name],
@@ -166,9 +166,9 @@ class RestoreRun:
         # Under another name it is another topic, which needs another id.
         cluster_id = manifest.cluster_id if name == topic.name else ""
         made = self._access.restore_topic(name, record, backup=manifest.name, cluster_id=cluster_id)
-        return Target(topic, name, made.id.hex()), made.is_open
+        return RestoreTarget(topic, name, made.id.hex()), made.is_open
 
-    def _restore_topic(self, target: Target) -> None:
+    def _restore_topic(self, target: RestoreTarget) -> None:
         self._throttle.begin(f"restoring {target.name}", target.topic.messages)
         for number, partition in enumerate(target.topic.partitions):
             for command in self._commands(self._manifest.groups, partition.groups):
@@ -188,7 +188,9 @@ class RestoreRun:
         else:
             yield Frame.of(FrameKind.COMMAND, restored_producers_command(ProducerTable().pack()))
 
-    def _restore_messages(self, target: Target, number: int, partition: PartitionBackup) -> None:
+    def _restore_messages(
+        self, target: RestoreTarget, number: int, partition: PartitionBackup
+    ) -> None:
         at = self._access.position(target.name, target.id, number).end
         waiting: list[Frame] = []
         size = 0
@@ -201,7 +203,7 @@ class RestoreRun:
         if waiting:
             self._send(target, number, waiting, size)
 
-    def _send(self, target: Target, number: int, frames: list[Frame], size: int) -> None:
+    def _send(self, target: RestoreTarget, number: int, frames: list[Frame], size: int) -> None:
         self._access.restore_frames(target.name, target.id, number, frames)
         self._throttle.advance(sum(frame.header.count for frame in frames), size)
 
@@ -214,7 +216,7 @@ class RestoreRun:
                     if frame.header.base_offset >= at:
                         yield frame if self._is_whole else without_producer(frame)
 
-    def _compare(self, target: Target) -> None:
+    def _compare(self, target: RestoreTarget) -> None:
         """Read everything back from the cluster."""
         self._throttle.begin(f"comparing {target.name}", target.topic.messages)
         for number, partition in enumerate(target.topic.partitions):
@@ -231,7 +233,9 @@ class RestoreRun:
                     raise Corrupt(f"{target.name}/{number} holds {found}, and the backup {frame}")
                 self._throttle.advance(frame.header.count, len(frame))
 
-    def _stored(self, target: Target, number: int, partition: PartitionBackup) -> Iterator[Frame]:
+    def _stored(
+        self, target: RestoreTarget, number: int, partition: PartitionBackup
+    ) -> Iterator[Frame]:
         at = partition.start
         while at < partition.end:
             for frame in self._access.fetch(target.name, target.id, number, at, partition.end):

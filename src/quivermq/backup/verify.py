@@ -19,7 +19,7 @@ from quivermq.errors import Corrupt
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class BackupDamage:
     """Something of a backup that is not as it was written."""
 
     topic: str
@@ -38,7 +38,7 @@ class VerifyReport:
     manifest: Manifest
     messages: int
     """Messages that were read and are intact."""
-    damages: list[Damage] = field(default_factory=list)
+    damages: list[BackupDamage] = field(default_factory=list)
 
     @property
     def usable(self) -> list[str]:
@@ -85,28 +85,28 @@ class Verifying:
             "producers": (manifest.producers, self._trouble(manifest.producers)),
         }
 
-    def damages_of(self, topic: TopicBackup) -> Iterator[Damage]:
+    def damages_of(self, topic: TopicBackup) -> Iterator[BackupDamage]:
         for number, partition in enumerate(topic.partitions):
             if not contiguous(partition.files, partition.start, partition.end):
                 what = f"its files do not cover {partition.start} to {partition.end}"
-                yield Damage(topic.name, number, "backup.json", what)
+                yield BackupDamage(topic.name, number, "backup.json", what)
             for file in partition.files:
                 troubles = [self._trouble(file)]
                 if self._folder.path(file.name).is_file():
                     troubles.append(self._trouble_within(file))
                 if what := ", ".join(filter(None, troubles)):
-                    yield Damage(topic.name, number, file.name, what)
+                    yield BackupDamage(topic.name, number, file.name, what)
             yield from self._damaged_states(topic.name, number, partition)
 
     def _damaged_states(
         self, topic: str, number: int, partition: PartitionBackup
-    ) -> Iterator[Damage]:
+    ) -> Iterator[BackupDamage]:
         """Of a file of states that is damaged, the sections of other partitions may be whole."""
         sections = {"groups": partition.groups, "producers": partition.producers}
         for kind, section in sections.items():
             file, trouble = self._states[kind]
             if trouble and (inside := self._trouble_of_section(file, section)):
-                yield Damage(topic, number, file.name, inside)
+                yield BackupDamage(topic, number, file.name, inside)
 
     def _trouble_of_section(self, file: BackupFile, section: StateSection) -> str:
         try:

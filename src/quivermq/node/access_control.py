@@ -24,7 +24,7 @@ from quivermq.errors import (
 )
 from quivermq.node.callers import Account, Allowance, Caller, covers
 from quivermq.node.cluster_secret import CLIENT_LISTENER, Challenge, ClusterSecret
-from quivermq.node.permissions import Scope, Wanted, wanted_by
+from quivermq.node.permissions import Scope, WantedGrant, wanted_by
 from quivermq.node.tasks import end_tasks
 from quivermq.node.time_slices import Slices
 from quivermq.settings import BrokerSettings
@@ -271,7 +271,7 @@ class AccessControl:
             return Forbidden(f"only brokers ask for {wanted.kind}, and this connection is of none")
         return self._forbidden(request.user or caller.name, wanted)
 
-    def _forbidden(self, name: str, wanted: Wanted) -> QuiverError:
+    def _forbidden(self, name: str, wanted: WantedGrant) -> QuiverError:
         if not name or name not in self._accounts:
             return Unauthenticated("a token is needed, and its user must exist")
         return Forbidden(f"user {name} may not {wanted}: an admin can, by `quiver user grant`")

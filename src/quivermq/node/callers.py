@@ -10,7 +10,7 @@ from typing import Final
 
 from quivermq.cluster import ADMIN, CONSUME, PRODUCE, Grant, UserRecord
 from quivermq.errors import Overloaded, QuiverError, Unauthenticated
-from quivermq.node.permissions import Scope, Wanted
+from quivermq.node.permissions import Scope, WantedGrant
 from quivermq.token_bucket import Overdraft, TokenBucket
 
 _DECISIONS_MAX: Final = 1_000
@@ -73,7 +73,7 @@ class Account:
         """Whether it may do anything with a topic."""
         return self.may(PRODUCE, topic) or self.may(CONSUME, topic)
 
-    def is_granted(self, wanted: Wanted) -> bool:
+    def is_granted(self, wanted: WantedGrant) -> bool:
         """Whether it may do what a request asks for."""
         need = wanted.need
         match need.scope:

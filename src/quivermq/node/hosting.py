@@ -30,7 +30,7 @@ logger = logging.getLogger("quivermq.hosting")
 _OPEN_AT_ONCE: Final = 50
 
 
-class Wanted(NamedTuple):
+class WantedReplica(NamedTuple):
     """A replica that belongs on this broker."""
 
     partition_id: bytes
@@ -85,14 +85,16 @@ class Hosting:
         known = view.brokers.get(self._node_id)
         return known is not None and self._directory.identity.is_that_of(known)
 
-    def _wanted(self, view: View) -> Iterator[Wanted]:
+    def _wanted(self, view: View) -> Iterator[WantedReplica]:
         for topic, partition, placement, member in view.hosted(self._node_id):
             name = PartitionName(topic.name, partition)
             is_preferred = placement.replicas[0] == member
             hosted = partition_id(topic.id, partition)
-            yield Wanted(hosted, name, member, placement.founders, is_preferred, placement.start)
+            yield WantedReplica(
+                hosted, name, member, placement.founders, is_preferred, placement.start
+            )
 
-    async def open_replica(self, want: Wanted) -> HostedReplica:
+    async def open_replica(self, want: WantedReplica) -> HostedReplica:
         """Open or make one log, and run it; raises if it cannot be."""
         async with self._lock:
             await self._start([want])
@@ -114,7 +116,7 @@ class Hosting:
                 self._scheduler.remove(hosted)
             await self._remove_logs([partition_id.hex()])
 
-    async def _remove_all_but(self, wanted: dict[bytes, Wanted]) -> None:
+    async def _remove_all_but(self, wanted: dict[bytes, WantedReplica]) -> None:
         """The view is younger than this start, so what it does not name is gone from here."""
         members = {partition_id: want.member for partition_id, want in wanted.items()}
         for hosted in list(self._scheduler.replicas.values()):
@@ -137,7 +139,7 @@ class Hosting:
             topics = await self._disk_thread.run(lambda: directory.take_out(gone))
             await self._disk_thread.aside(lambda: directory.delete_removed(topics))
 
-    async def _start(self, batch: list[Wanted]) -> None:
+    async def _start(self, batch: list[WantedReplica]) -> None:
         if not batch:
             return
         await self._remove_other_members(batch)
@@ -156,13 +158,13 @@ class Hosting:
             self.lost.pop(want.partition_id, None)
             self._scheduler.add(hosted)
 
-    def _lose(self, want: Wanted, reason: str) -> None:
+    def _lose(self, want: WantedReplica, reason: str) -> None:
         if self.lost.get(want.partition_id) != reason:
             logger.critical("%s cannot run here: %s", want.name, reason)
             self.on_lost(want.name, reason)
         self.lost[want.partition_id] = reason
 
-    def _hosted(self, want: Wanted, found: Opened) -> HostedReplica:
+    def _hosted(self, want: WantedReplica, found: Opened) -> HostedReplica:
         return HostedReplica(
             want.partition_id,
             want.name,
@@ -172,7 +174,7 @@ class Hosting:
             is_preferred=want.is_preferred,
         )
 
-    async def _remove_other_members(self, batch: list[Wanted]) -> None:
+    async def _remove_other_members(self, batch: list[WantedReplica]) -> None:
         """Remove logs of other members: they must not speak for the member that is wanted."""
         directory = self._directory
         known = {**directory.unlisted, **directory.logs}
@@ -183,7 +185,7 @@ class Hosting:
         ]
         await self._remove_logs(other)
 
-    def _logs_of(self, batch: list[Wanted]) -> list[Opened | QuiverError]:
+    def _logs_of(self, batch: list[WantedReplica]) -> list[Opened | QuiverError]:
         """In the disk thread."""
         directory = self._directory
         unknown = [want for want in batch if want.partition_id.hex() not in directory.logs]
@@ -202,17 +204,17 @@ class Hosting:
         )
         return self._disk_thread.together(self._open, batch)
 
-    def _is_in_place(self, want: Wanted) -> bool:
+    def _is_in_place(self, want: WantedReplica) -> bool:
         """Whether its log is where it belongs, though no list names it."""
         found = self._directory.unlisted.get(want.partition_id.hex())
         return found == ListedLog(want.name.folder, want.member)
 
-    def _was_elsewhere(self, want: Wanted) -> bool:
+    def _was_elsewhere(self, want: WantedReplica) -> bool:
         """Whether it was in the directory that this one replaces: it is not to be made anew."""
         own = self._directory.identity.member
         return own != 0 and epoch_of(want.member) < epoch_of(own)
 
-    def _make(self, fresh: list[Wanted]) -> None:
+    def _make(self, fresh: list[WantedReplica]) -> None:
         """Each file is synced by itself: others on this machine may keep its disks busy."""
         directory = self._directory
         self._disk_thread.together(self._prepare, fresh)
@@ -220,14 +222,14 @@ class Hosting:
         made = {want.partition_id.hex(): ListedLog(want.name.folder, want.member) for want in fresh}
         directory.list_logs({**directory.logs, **made})
 
-    def _prepare(self, want: Wanted) -> None:
+    def _prepare(self, want: WantedReplica) -> None:
         is_founder = want.member in want.founders
         founding = founding_checkpoint(want.founders, want.start) if is_founder else None
         owner = Owner(want.partition_id, want.member)
         disk, settings = self._directory.disk, self._scheduler.log_settings
         prepare_log(disk, want.name.folder, owner, settings, founding)
 
-    def _open(self, want: Wanted) -> Opened | QuiverError:
+    def _open(self, want: WantedReplica) -> Opened | QuiverError:
         folder, settings = want.name.folder, self._scheduler.log_settings
         owner = Owner(want.partition_id, want.member)
         try:
@@ -242,7 +244,7 @@ class Hosting:
             logger.warning("%s: %s", want.name, note)
         return found
 
-    def _check_place(self, want: Wanted) -> None:
+    def _check_place(self, want: WantedReplica) -> None:
         """Raise `Corrupt` unless the log that is listed is where it belongs."""
         folder, log = want.name.folder, self._directory.logs.get(want.partition_id.hex())
         if log is None and self._was_elsewhere(want):
@@ -259,7 +261,7 @@ class Hosting:
                 "and start the broker again"
             )
 
-    def _lost(self, want: Wanted, error: Exception) -> QuiverError:
+    def _lost(self, want: WantedReplica, error: Exception) -> QuiverError:
         """The error with a remedy."""
         directory, folder = self._directory, want.name.folder
         if isinstance(error, Corrupt):

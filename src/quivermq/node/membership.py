@@ -39,7 +39,7 @@ from quivermq.errors import (
 )
 from quivermq.node.data_dir import DataDirectory, PartitionName
 from quivermq.node.forwarding import Forwarding
-from quivermq.node.hosting import Hosting, Wanted
+from quivermq.node.hosting import Hosting, WantedReplica
 from quivermq.node.metadata import Metadata
 from quivermq.node.peers import STARTING, PeerLinks
 from quivermq.node.tasks import end_tasks
@@ -164,7 +164,7 @@ class Membership:
 
     async def _run_metadata(self, member: int, founders: tuple[int, ...]) -> None:
         first = bool(founders) and member == founders[0]
-        want = Wanted(METADATA_PARTITION, METADATA_NAME, member, founders, first)
+        want = WantedReplica(METADATA_PARTITION, METADATA_NAME, member, founders, first)
         hosted = await self.hosting.open_replica(want)
         self.directory.settle(self.directory.identity.cluster_id, member)
         # What is known to be committed, at once: others are judged by it.

@@ -117,7 +117,7 @@ AUDITED: Final = frozenset(
 _VERBS: Final = {PRODUCE: "produce to", CONSUME: "consume", ADMIN: "administer", "": "see"}
 
 
-class Wanted(NamedTuple):
+class WantedGrant(NamedTuple):
     """What a request asks for: an action, and the names it concerns."""
 
     kind: str
@@ -135,7 +135,7 @@ class Wanted(NamedTuple):
         return " ".join(parts)
 
 
-def wanted_by(request: proto.Request) -> Wanted | None:
+def wanted_by(request: proto.Request) -> WantedGrant | None:
     """What has to be granted for a request; None: no build of ours knows its kind."""
     kind = request.WhichOneof("body") or ""
     need = NEEDS.get(kind)
@@ -144,8 +144,8 @@ def wanted_by(request: proto.Request) -> Wanted | None:
     if need.scope is Scope.NAMED:
         body = getattr(request, kind)
         group = getattr(body, need.group) if need.group else ""
-        return Wanted(kind, need, (getattr(body, need.topic),), group)
+        return WantedGrant(kind, need, (getattr(body, need.topic),), group)
     if need.scope is Scope.LISTED:
         need = _CREATED if kind == "map" and request.map.auto_create else need
-        return Wanted(kind, need, tuple(getattr(request, kind).topics))
-    return Wanted(kind, need)
+        return WantedGrant(kind, need, tuple(getattr(request, kind).topics))
+    return WantedGrant(kind, need)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from quivermq.batches import DEFAULT_LIMITS, PRIORITY_MAX, Frame, Limits
 from quivermq.client.checks import Delay, Payload, as_bytes
 from quivermq.client.producer.bulk_send import ENTRY_BYTES, BulkSend, PlainRows
-from quivermq.client.producer.delivery import Delivery, PendingBatch, Segment
+from quivermq.client.producer.delivery import BatchSlice, Delivery, PendingBatch
 from quivermq.client.producer.partitioner import check_partition, partition_of
 from quivermq.client.producer.produce import not_before_ms
 from quivermq.client.producer.sequencer import StoredAt
@@ -254,7 +254,7 @@ class Accumulator:
         place = pending_batch.extend(values, keys, size)
         self._charge(pending_batch, size)
         self._note_plain(pending_batch, is_anywhere=rows.partition is None)
-        bulk.took(Segment(pending_batch, place, len(values)))
+        bulk.took(BatchSlice(pending_batch, place, len(values)))
         return True
 
     def _add_frame(self, bulk: BulkSend, partition: int, frame: Frame) -> bool:
@@ -270,7 +270,7 @@ class Accumulator:
         pending_batch.frame, pending_batch.headers = frame, bulk.context
         pending_batch.size = len(frame)
         self._seal(pending_batch)
-        bulk.took(Segment(pending_batch, 0, frame.header.count))
+        bulk.took(BatchSlice(pending_batch, 0, frame.header.count))
         return True
 
     def _charge(self, pending_batch: PendingBatch, size: int) -> None:

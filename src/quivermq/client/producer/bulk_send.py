@@ -15,7 +15,7 @@ from typing import Any, Final
 from quivermq import batches
 from quivermq.batches import Frame, Limits
 from quivermq.client.producer.bulk import BulkColumns, Layout, bulk_frames
-from quivermq.client.producer.delivery import BatchDelivery, Segment
+from quivermq.client.producer.delivery import BatchDelivery, BatchSlice
 from quivermq.client.producer.partitioner import check_partition, rows_by_partition
 
 ENTRY_BYTES: Final = 4
@@ -83,7 +83,7 @@ class BulkSend:
         """The batch to take next, and its partition; negative: whichever comes next."""
         self._frames: Iterator[tuple[int, Frame]] = iter(())
         self._rows: deque[PlainRows] = deque()
-        self._segments: list[Segment] = []
+        self._segments: list[BatchSlice] = []
         if partition is not None:
             check_partition(topic, partition, partitions)
         if _are_plain(columns, limits):
@@ -115,7 +115,7 @@ class BulkSend:
         """Messages that were taken."""
         return sum(each.count for each in self._segments)
 
-    def took(self, segment: Segment) -> None:
+    def took(self, segment: BatchSlice) -> None:
         """Messages went into a pending batch."""
         self._segments.append(segment)
         self.frame = None

@@ -222,7 +222,7 @@ class Delivery:
         )
 
 
-class Segment(NamedTuple):
+class BatchSlice(NamedTuple):
     """Messages of one call in a row in a pending batch."""
 
     pending_batch: PendingBatch
@@ -240,7 +240,7 @@ class BatchDelivery:
 
     __slots__ = ("_segments",)
 
-    def __init__(self, segments: list[Segment]) -> None:
+    def __init__(self, segments: list[BatchSlice]) -> None:
         self._segments = segments
 
     def done(self) -> bool:

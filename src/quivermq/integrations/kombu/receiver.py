@@ -91,7 +91,7 @@ class _Poller:
         return max(0, BUFFERED_MAX - self.buffered)
 
 
-class Receiver:
+class QueueReceiver:
     """The consuming half of a connection."""
 
     def __init__(
@@ -401,7 +401,7 @@ def _urgency(message: AsyncLeasedMessage) -> int:
     return -message.priority
 
 
-async def _extend_for_ever(receiver: "weakref.ref[Receiver]", seconds: float) -> None:
+async def _extend_for_ever(receiver: "weakref.ref[QueueReceiver]", seconds: float) -> None:
     while True:
         await asyncio.sleep(seconds)
         if (found := receiver()) is None:

@@ -28,7 +28,7 @@ from quivermq.integrations.kombu.broker_url import BrokerUrl, show_url
 from quivermq.integrations.kombu.channel import LeasingChannel
 from quivermq.integrations.kombu.names import TopicNames
 from quivermq.integrations.kombu.queues import QueueOptions, Queues
-from quivermq.integrations.kombu.receiver import Arrival, Receiver
+from quivermq.integrations.kombu.receiver import Arrival, QueueReceiver
 
 VISIBILITY_SECONDS: Final = 30.0
 """Messages of a worker that was killed come back after so long. Workers that live extend theirs."""
@@ -64,7 +64,7 @@ class Transport(virtual.Transport):
         self._url = BrokerUrl.of_connection(client)
         self.names = TopicNames(self._url.virtual_host)
         self._producing: Client | None = None
-        self._receiver: Receiver | None = None
+        self._receiver: QueueReceiver | None = None
         self._hub: Any = None
         self._process = os.getpid()
 
@@ -84,7 +84,7 @@ class Transport(virtual.Transport):
         return self._producing
 
     @property
-    def receiver(self) -> Receiver:
+    def receiver(self) -> QueueReceiver:
         """The client that receives, from its first use on."""
         if self._receiver is None:
             arguments = self._url.connect_arguments(self.options)
@@ -93,7 +93,7 @@ class Transport(virtual.Transport):
                 return await connect_async(**arguments)
 
             visibility = float(self.options.get("visibility_timeout", VISIBILITY_SECONDS))
-            self._receiver = Receiver(connecting, visibility)
+            self._receiver = QueueReceiver(connecting, visibility)
             self._watch()
         return self._receiver
 
@@ -154,7 +154,7 @@ class Transport(virtual.Transport):
         if self._hub is not None and self._receiver is not None:
             self._hub.add_reader(self._receiver.fileno(), self._on_readable)
 
-    def _unwatch(self, receiver: Receiver | None) -> None:
+    def _unwatch(self, receiver: QueueReceiver | None) -> None:
         if self._hub is not None and receiver is not None:
             self._hub.remove_reader(receiver.fileno())
 

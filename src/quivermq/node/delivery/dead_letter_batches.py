@@ -144,7 +144,7 @@ class RedrivenBatches:
         return Home(target, self._source.partition if home is None else home.partition)
 
 
-class Letter(NamedTuple):
+class StoredLetter(NamedTuple):
     """The origin of a dead letter."""
 
     place: int
@@ -164,16 +164,16 @@ class Letter(NamedTuple):
         return self.producer == producer_of(source)
 
 
-def letters_of(frame: Frame, record: DyingMessages, limits: Limits) -> list[Letter]:
+def letters_of(frame: Frame, record: DyingMessages, limits: Limits) -> list[StoredLetter]:
     """The letters of a record that say where they came from."""
-    found: list[Letter] = []
+    found: list[StoredLetter] = []
     header = frame.header
     for message in _of_record(frame, record, limits):
         home, group = home_of(message), message.headers.get(GROUP_HEADER)
         offset = message.headers.get(OFFSET_HEADER, b"")
         if home is not None and group is not None and offset.isdigit() and len(offset) < 19:
             found.append(
-                Letter(
+                StoredLetter(
                     int(message.offset),
                     home,
                     group.decode(errors="replace"),

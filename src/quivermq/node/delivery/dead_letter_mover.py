@@ -32,8 +32,8 @@ from quivermq.node.delivery.dead_letter_batches import (
     BatchSource,
     DeadLetterBatches,
     Home,
-    Letter,
     RedrivenBatches,
+    StoredLetter,
     letters_of,
     producer_of,
 )
@@ -50,7 +50,7 @@ logger = logging.getLogger("quivermq.dead_letters")
 T = TypeVar("T")
 
 
-class Call(Protocol):
+class BrokerCall(Protocol):
     """`Service.call`: a request to whichever broker answers it."""
 
     async def __call__(self, request: proto.Request, frames: Sequence[Frame] = ()) -> Answer: ...
@@ -73,7 +73,7 @@ class DeadLetterMovers:
         fetching: FetchHandler,
         counters: Counters,
         limits: Limits,
-        call: Call,
+        call: BrokerCall,
     ) -> None:
         self._partitions = partitions
         self._fetching = fetching
@@ -177,7 +177,7 @@ class DeadLetterMovers:
         await self._ask(proto.Request(produce=produce), [frame])
 
     async def revive(
-        self, home: Home, group: str, redrive: int, letters: Sequence[Letter]
+        self, home: Home, group: str, redrive: int, letters: Sequence[StoredLetter]
     ) -> list[int]:
         """Let a group have the originals of letters again; returns the places of those letters
         that it has, or had, by this."""
@@ -401,7 +401,7 @@ class DeadLetterMover:
     async def _revive(self, source: BatchSource, record: DyingMessages) -> list[Interval]:
         """Let the groups that failed have the messages of a record again; returns the letters that
         stay dead, as the original, the group or the topic is not there any more."""
-        letters: list[Letter] = []
+        letters: list[StoredLetter] = []
         async for frame in self._movers.batches(self._dispatcher, record):
             take_apart = partial(letters_of, record=record, limits=self._movers.limits)
             letters += await self._movers.in_thread(take_apart, frame)

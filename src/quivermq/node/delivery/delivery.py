@@ -7,7 +7,7 @@ from quivermq.batches import Frame
 from quivermq.errors import NotLeader, Overloaded
 from quivermq.log import STORED_LIMITS
 from quivermq.node.counters import Counters
-from quivermq.node.delivery.dead_letter_mover import Call, DeadLetterMovers
+from quivermq.node.delivery.dead_letter_mover import BrokerCall, DeadLetterMovers
 from quivermq.node.delivery.frame_cache import FrameCache
 from quivermq.node.delivery.rate_limit_client import RateLimitClient
 from quivermq.node.delivery.registry import DispatcherRegistry
@@ -28,7 +28,11 @@ class Delivery:
     """The dispatchers of what is led here, and the requests that they answer."""
 
     def __init__(
-        self, partitions: PartitionLookup, fetching: FetchHandler, counters: Counters, call: Call
+        self,
+        partitions: PartitionLookup,
+        fetching: FetchHandler,
+        counters: Counters,
+        call: BrokerCall,
     ) -> None:
         self.cache = FrameCache(_CACHE_BYTES)
         self.dead_letters = DeadLetterMovers(partitions, fetching, counters, STORED_LIMITS, call)

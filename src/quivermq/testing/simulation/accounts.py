@@ -24,7 +24,7 @@ from quivermq.testing import Violation
 from quivermq.testing.simulation.operating_user import OperatingUser, UpgradingUser
 from quivermq.testing.simulation.redriving import RedrivingUser
 from quivermq.testing.simulation.stages import MakeUser
-from quivermq.testing.trials.access_history import SIGN_IN, Change, Permit
+from quivermq.testing.trials.access_history import SIGN_IN, AccessChange, Permit
 from quivermq.testing.trials.history import TopicPartition
 from quivermq.testing.trials.users import Records, Stage, User
 from quivermq.testing.virtual import World
@@ -71,7 +71,7 @@ class Accounts:
         self._made = 0
         self.firm: list[Permit] = []
         """Those that were granted something before faults began."""
-        self._spreading: list[tuple[Change, Knows, bool]] = []
+        self._spreading: list[tuple[AccessChange, Knows, bool]] = []
         self._brokers: ServersKnow = lambda _: True
         self._gateways: ServersKnow = lambda _: True
 
@@ -158,7 +158,7 @@ class Accounts:
         self._spread(change, partial(_has_other_token, permit), is_of_token=True)
         self.permits.append(Permit(permit.user, token, left))
 
-    def _spread(self, change: Change, knows: Knows, *, is_of_token: bool = False) -> None:
+    def _spread(self, change: AccessChange, knows: Knows, *, is_of_token: bool = False) -> None:
         self.world.story.counts["changes of users"] += 1
         self._spreading.append((change, knows, is_of_token))
         self.world.time.after_ms(0, self._look)

@@ -35,7 +35,7 @@ _OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class HttpReceipt:
     """Where a message is stored; of several, the first."""
 
     partition: int
@@ -70,7 +70,7 @@ class HttpMessage:
     lease: HttpLease
 
 
-class HttpConnection:
+class UserConnection:
     """One connection, for one request after another; a new one whenever it was lost."""
 
     def __init__(self, servers: Sequence[str], token: str | None, name: str) -> None:
@@ -151,7 +151,7 @@ class HttpConnection:
 class HttpClient:
     """The methods of a client that `ProducingUser` and `ConsumingUser` call, over HTTP."""
 
-    def __init__(self, connection: HttpConnection) -> None:
+    def __init__(self, connection: UserConnection) -> None:
         self._connection = connection
 
     async def produce(
@@ -163,7 +163,7 @@ class HttpClient:
         key: bytes | None = None,
         priority: int = 0,
         delay: float = 0.0,
-    ) -> Receipt:
+    ) -> HttpReceipt:
         message = {
             "value": value.decode(),
             "key": None if key is None else key.decode(),
@@ -176,7 +176,7 @@ class HttpClient:
 
     async def produce_many(
         self, topic: str, values: Sequence[bytes], *, partition: int, priority: int = 0
-    ) -> list[Receipt]:
+    ) -> list[HttpReceipt]:
         return await self._store(
             topic,
             [
@@ -185,10 +185,10 @@ class HttpClient:
             ],
         )
 
-    async def _store(self, topic: str, messages: list[dict[str, Any]]) -> list[Receipt]:
+    async def _store(self, topic: str, messages: list[dict[str, Any]]) -> list[HttpReceipt]:
         path = f"/v1/topics/{topic}/messages"
         found = await self._connection.ask("POST", path, {"messages": messages})
-        return [Receipt(one["partition"], int(one["offset"])) for one in found["receipts"]]
+        return [HttpReceipt(one["partition"], int(one["offset"])) for one in found["receipts"]]
 
     async def read(
         self, topic: str, partition: int, *, start: int, stop: int
@@ -251,7 +251,7 @@ class _ByHttp(User):
     """Works over HTTP."""
 
     async def run(self) -> None:
-        connection = HttpConnection(self.servers, self.token, self.name)
+        connection = UserConnection(self.servers, self.token, self.name)
         client = cast("AsyncClient", HttpClient(connection))
         while not self.stage.is_over:
             try:

@@ -3,7 +3,7 @@
 A `Permit` is a token. Two rules, each with the times of one clock:
 
 - nothing takes effect that is asked for after the server that answers knew that it is not granted:
-  a `Change` that takes an action away says since when every server knows;
+  a `AccessChange` that takes an action away says since when every server knows;
 - nothing is refused that was granted before it was asked for, if taking it away was not asked for
   before the refusal came. While a change of its user spreads, connections end, and refusals of
   anything are excused.
@@ -20,7 +20,7 @@ SIGN_IN: Final = "sign in"
 
 
 @dataclass
-class Change:
+class AccessChange:
     """Actions that are taken away from a token."""
 
     actions: frozenset[str]
@@ -48,16 +48,16 @@ class Permit:
     """Actions that were to be granted, whether that was answered or not."""
     granted_us: dict[str, int] = field(default_factory=dict)
     """Since when an action is granted: the time of the answer."""
-    changes: list[Change] = field(default_factory=list)
+    changes: list[AccessChange] = field(default_factory=list)
 
     def grant(self, action: str, now_us: int) -> None:
         """It was answered that an action is allowed."""
         self.asked.add(action)
         self.granted_us[action] = now_us
 
-    def begin_to_take(self, actions: Iterable[str], now_us: int) -> Change:
+    def begin_to_take(self, actions: Iterable[str], now_us: int) -> AccessChange:
         """Asked for; the change is told when it is known."""
-        change = Change(frozenset(actions), now_us)
+        change = AccessChange(frozenset(actions), now_us)
         self.changes.append(change)
         return change
 

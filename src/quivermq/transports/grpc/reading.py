@@ -8,7 +8,7 @@ from quivermq.transports.grpc.call import Call
 from quivermq.transports.grpc.generated.quiver.v1 import quiver_pb2 as api
 from quivermq.transports.grpc.parts import Parts, batch_parts, with_parts
 from quivermq.transports.grpc.polling import BYTES_DEFAULT, PLAIN_MESSAGES_MAX
-from quivermq.transports.grpc.shapes import Run, add_messages, check_format
+from quivermq.transports.grpc.shapes import MessageRun, add_messages, check_format
 from quivermq.wire import proto
 
 _MESSAGES_DEFAULT: Final = 1_000
@@ -41,7 +41,7 @@ async def fetch(call: Call, request: api.FetchRequest) -> api.FetchResponse | by
         for frame in frames:
             start = max(offset, frame.header.base_offset)
             end = min(frame.header.next_offset, start + left)
-            await add_messages(response, frame, [Run(start, end, 0)], call.limits, turn)
+            await add_messages(response, frame, [MessageRun(start, end, 0)], call.limits, turn)
             response.next_offset = end
             left -= end - start
             if not left:

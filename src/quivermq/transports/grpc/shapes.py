@@ -14,7 +14,7 @@ _ROWS: Final = 500
 """Messages that are made before others on the loop may go on."""
 
 
-class Run(NamedTuple):
+class MessageRun(NamedTuple):
     """Offsets of one frame, from `start` to before `end`, that were delivered equally often."""
 
     start: int
@@ -28,18 +28,18 @@ def check_format(wanted: int) -> None:
         raise InvalidRequest(f"format {wanted} is unknown: use FORMAT_MESSAGES or FORMAT_ARROW")
 
 
-def runs_of(pieces: Sequence[proto.Piece], frames: Sequence[Frame]) -> Iterator[list[Run]]:
+def runs_of(pieces: Sequence[proto.Piece], frames: Sequence[Frame]) -> Iterator[list[MessageRun]]:
     """For each frame what of it is leased; pieces and frames are both in the order of offsets."""
     at = 0
     for frame in frames:
         first, end = frame.header.base_offset, frame.header.next_offset
-        found: list[Run] = []
+        found: list[MessageRun] = []
         while at < len(pieces) and pieces[at].start < end:
             piece = pieces[at]
             behind = piece.start + piece.count
             start, stop = max(piece.start, first), min(behind, end)
             if start < stop:
-                found.append(Run(start, stop, piece.delivery))
+                found.append(MessageRun(start, stop, piece.delivery))
             if behind > end:
                 break
             at += 1
@@ -49,7 +49,7 @@ def runs_of(pieces: Sequence[proto.Piece], frames: Sequence[Frame]) -> Iterator[
 async def add_messages(
     into: api.Delivery | api.FetchResponse,
     frame: Frame,
-    runs: Sequence[Run],
+    runs: Sequence[MessageRun],
     limits: Limits,
     turn: Turn,
 ) -> None:
@@ -76,7 +76,7 @@ async def add_messages(
                 break
 
 
-def leased_ranges(runs: Sequence[Run]) -> list[api.LeasedRange]:
+def leased_ranges(runs: Sequence[MessageRun]) -> list[api.LeasedRange]:
     """What of a batch is leased, in the words of the public API."""
     return [
         api.LeasedRange(

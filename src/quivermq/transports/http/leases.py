@@ -29,7 +29,7 @@ _NAME: Final = "http"
 Fill = Callable[[proto.Settlement], None]
 
 
-class Leased(NamedTuple):
+class LeasedMessages(NamedTuple):
     """The messages of one poll."""
 
     messages: list[AsyncLeasedMessage]
@@ -44,7 +44,7 @@ def lease_name(consumer: int, token: int) -> str:
     return f"{consumer:016x}{token:016x}" if token else ""
 
 
-def leases_of(leased: Leased) -> list[dict[str, Any]]:
+def leases_of(leased: LeasedMessages) -> list[dict[str, Any]]:
     """What acknowledges these messages, as JSON shows it (`LeaseAnswer`)."""
     found: dict[str, dict[str, Any]] = {}
     for message in leased.messages:
@@ -78,7 +78,9 @@ class Leases:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    async def poll(self, request: Request, topic: str, group: str, body: PollBody) -> Leased:
+    async def poll(
+        self, request: Request, topic: str, group: str, body: PollBody
+    ) -> LeasedMessages:
         """Lease messages; gives them back if the client is gone when they come."""
         consumer = self._backend.consumer()
         try:
@@ -93,7 +95,7 @@ class Leases:
 
     async def poll_as(
         self, consumer: SharedConsumer, topic: str, group: str, body: PollBody
-    ) -> Leased:
+    ) -> LeasedMessages:
         """Lease messages for a consumer."""
         asked = consumer.poll_request(
             topic,
@@ -107,7 +109,7 @@ class Leases:
         )._replace(consumer_name=body.consumer or _NAME)
         runs = await consumer.polling.poll(asked)
         limits = self._backend.core.router.limits
-        return Leased(messages_of_runs(runs, AsyncLeasedMessage, limits), asked.consumer)
+        return LeasedMessages(messages_of_runs(runs, AsyncLeasedMessage, limits), asked.consumer)
 
     async def settle(self, topic: str, group: str, leases: Sequence[LeaseBody], fill: Fill) -> None:
         """Settle messages; raises `LeaseLost` once all others are durable."""

@@ -30,7 +30,7 @@ from quivermq.transports.http.bodies import (
     TopicName,
 )
 from quivermq.transports.http.gate import BodyRoute
-from quivermq.transports.http.leases import Leased, Leases, settlement
+from quivermq.transports.http.leases import LeasedMessages, Leases, settlement
 from quivermq.transports.http.models import LeasedMessageAnswer
 from quivermq.transports.http.statuses import error_answer, refusals
 from quivermq.wire import error_to_proto, proto
@@ -155,7 +155,7 @@ class StreamRoute:
 
     async def next_batch(
         self, topic: str, group: str, body: PollBody, gone: asyncio.Event
-    ) -> Leased:
+    ) -> LeasedMessages:
         """The next messages, none if none came for a while or the client is gone."""
         consumer = self._backend.consumer()
         task = asyncio.ensure_future(self._leases.poll_as(consumer, topic, group, body))
@@ -178,7 +178,7 @@ class StreamRoute:
         return self._sent.open()
 
     async def give_back(
-        self, topic: str, group: str, leased: Leased, unsent: Sequence[AsyncLeasedMessage]
+        self, topic: str, group: str, leased: LeasedMessages, unsent: Sequence[AsyncLeasedMessage]
     ) -> None:
         """These never left."""
         sent = [
