@@ -85,7 +85,11 @@ def test_a_broker_that_cannot_start_says_why() -> None:
 
 
 def test_a_failure_in_the_block_carries_the_logs_of_the_brokers() -> None:
-    with pytest.raises(KeyError) as failure, Cluster(nodes=1, settings=ONE):
+    def is_member() -> bool:
+        return "is a member of cluster" in cluster.nodes[1].log_text()
+
+    with pytest.raises(KeyError) as failure, Cluster(nodes=1, settings=ONE) as cluster:  # noqa: PT012
+        cluster.wait_until(is_member, "it serves, and does not say that it is a member")
         raise KeyError
     assert any("is a member of cluster" in note for note in failure.value.__notes__)
 

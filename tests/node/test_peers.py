@@ -1,6 +1,7 @@
 """Links between brokers over real sockets: lanes, limits, and who is let in."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -237,6 +238,19 @@ async def test_a_connection_without_a_hello_is_closed_and_the_listener_goes_on()
         assert await reader.read() == b""
         writer.close()
         await connected(two, one)
+
+
+@on_loop
+async def test_a_connection_that_was_accepted_and_is_made_after_the_end_is_closed() -> None:
+    async with broker(1, hello_s=60) as one:
+        protocol = one.links._incoming_protocol
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        accepted, _ = listener.accept()
+    await asyncio.get_running_loop().connect_accepted_socket(protocol, accepted)
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""
+    writer.close()
 
 
 @on_loop

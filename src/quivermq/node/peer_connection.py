@@ -286,6 +286,7 @@ class IncomingConnections:
         self._strangers: Accepted[Incoming] = Accepted(STRANGERS_MAX, STRANGERS_OF_ADDRESS_MAX)
         # By node, as if it were an address.
         self._brokers: Accepted[Incoming] = Accepted(connections_max, LINKS_OF_NODE_MAX)
+        self._is_closed = False
 
     def __iter__(self) -> Iterator[Incoming]:
         return iter(list(self._all))
@@ -294,6 +295,15 @@ class IncomingConnections:
         self._all[connection] = None
         self._make_room(self._strangers, connection.address)
         self._strangers.enter(connection, connection.address)
+        if self._is_closed:
+            # It was accepted before the listener was closed, and is made only now.
+            connection.abort()
+
+    def close(self) -> None:
+        """End all of them, and whatever comes after."""
+        self._is_closed = True
+        for connection in self:
+            connection.abort()
 
     def greeted(self, connection: Incoming, node: int) -> None:
         self._strangers.leave(connection)

@@ -445,5 +445,4 @@ class PeerLinks:
             self._server.close()
         for node in list(self.peers):
             await self.forget(node)
-        for connection in self._incoming:
-            connection.abort()
+        self._incoming.close()
