@@ -4,10 +4,12 @@ import asyncio
 import shutil
 import socket
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
+from quivermq.addresses import split_address
 from quivermq.transports import Server
 from tests.transports.stage import settings, until
 
@@ -15,14 +17,16 @@ ELECTION = {"tick_ms": 30, "election_ticks": 6}
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses that nobody listens at; taken together, so that they differ."""
-    places = [socket.socket() for _ in range(count)]
-    for place in places:
-        place.bind(("127.0.0.1", 0))
-    addresses = [f"127.0.0.1:{place.getsockname()[1]}" for place in places]
-    for place in places:
-        place.close()
-    return addresses
+    """Addresses that nobody listens at, and different ones. No connection out of another test gets
+    one while its broker is down: those have higher ports."""
+    found: list[str] = []
+    while len(found) < count:
+        address = f"127.0.0.1:{SystemRandom().randrange(20_000, 32_000)}"
+        with socket.socket() as place, suppress(OSError):
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            place.bind(split_address(address))
+            found = list(dict.fromkeys([*found, address]))
+    return found
 
 
 class Brokers:
