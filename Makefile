@@ -8,12 +8,12 @@ WORKERS ?= 2
 BIN    := .venv/bin
 # Tests start hundreds of processes: without bytecode each would compile the whole package again.
 export PYTHONDONTWRITEBYTECODE :=
-# Tests that start Spark have a session, and a worker, of their own. It works beside the others, which
-# often wait for an election; with WORKERS=1, after them.
+# Tests that start Spark, which takes as long as many others: one session for each of two workers.
 SPARK  := tests/spark tests/pipelines
+SPARK_WORKERS ?= $(if $(filter 1,$(WORKERS)),1,2)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-others test-spark check format proto aio sim soak fuzz mutants bench docs clean
+.PHONY: help demo up test check format proto aio sim soak fuzz mutants bench docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -26,15 +26,8 @@ up: .venv/ready  ## brokers in the foreground, until Ctrl-C: NODES=1
 
 test: .venv/ready  ## the whole test suite, and its 25 slowest tests: WORKERS=2
 	$(BIN)/python -m quivermq.spark.class_archive
-	@$(MAKE) --no-print-directory --keep-going --jobs $(if $(filter 1,$(WORKERS)),1,2) test-others test-spark
-
-test-others: .venv/ready
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25 $(SPARK:%=--ignore=%)
-
-# Printed in one piece, at its end.
-test-spark: .venv/ready
-	@$(BIN)/python -m pytest -n 1 --dist loadfile --no-loadscope-reorder --durations=25 $(SPARK) \
-		> .venv/test-spark.log 2>&1; status=$$?; cat .venv/test-spark.log; exit $$status
+	$(BIN)/python -m pytest -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 $(SPARK)
 
 check: .venv/ready  ## lint, format, types
 	$(BIN)/ruff check .
