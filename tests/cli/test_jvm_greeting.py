@@ -1,4 +1,4 @@
-"""What a JVM says at its start, which is kept from standard error."""
+"""The greeting of a JVM at its start, which is kept from standard error."""
 
 import subprocess
 

@@ -3,7 +3,6 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -12,8 +11,8 @@ import quivermq
 import quivermq.aio
 from quivermq.errors import InvalidRequest, OffsetOutOfRange
 from tests.client.brokers import BrokerThread
+from tests.client.test_sticky_consumer import PATIENCE_S, wait_until
 
-PATIENCE_S = 20.0
 _numbers = count()
 
 
@@ -25,13 +24,6 @@ def topic(real: quivermq.Client) -> str:
     for partition in range(2):
         real.produce_many(name, [b"%d" % number for number in range(10)], partition=partition)
     return name
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def taken(consumer: quivermq.Consumer, most: int) -> list[tuple[int, int]]:

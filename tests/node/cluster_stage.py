@@ -17,7 +17,7 @@ ELECTION = {"tick_ms": 30, "election_ticks": 6}
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses that nobody listens at, and different ones. No connection out of another test gets
+    """Addresses at which nothing listens, all different. No connection out of another test gets
     one while its broker is down: those have higher ports."""
     found: list[str] = []
     while len(found) < count:

@@ -49,7 +49,7 @@ class Message:
     """Why it failed, as its consumer said the last time that it said so."""
     is_dead: bool = False
     story: str = ""
-    """What its dead letter tells."""
+    """The reason that its dead letter tells."""
 
     def is_ready(self, now_ms: int) -> bool:
         return self.state in {State.FRESH, State.WAITING} and self.due_ms <= now_ms

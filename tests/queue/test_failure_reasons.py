@@ -1,4 +1,4 @@
-"""Why messages failed is kept with them, within bounds, and costs nothing where nobody says so."""
+"""Why messages failed is kept with them, within bounds, and costs nothing without one."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def fail(rig: Rig, reason: str = "", most: int = 100) -> None:
 
 
 def letters(rig: Rig) -> dict[tuple[int, int], str]:
-    """What the dead letters tell."""
+    """The reasons that the dead letters tell."""
     dying = rig.partition.groups.by_name["g"].dying.values()
     return {(record.start, record.end): record.reason for record in dying}
 

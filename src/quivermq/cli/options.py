@@ -23,7 +23,7 @@ DEFAULT_SERVERS: Final = "127.0.0.1:7600"
 DEFAULT_TIMEOUT_SECONDS: Final = 10.0
 DEFAULT_ROWS: Final = 100
 _CONNECTION: Final = "Connection"
-# Whoever presses Tab does not wait for longer.
+# A user who presses Tab does not wait for longer.
 _COMPLETION_SECONDS: Final = 1.0
 _NO_LIMIT: Final = {"none", "unlimited"}
 
@@ -172,7 +172,7 @@ def _client_file() -> ClientFile:
 
 
 def _default_to_file(parameter: Any, file: ClientFile) -> None:
-    """What the file says is the default. Its token and CA every client of the process finds."""
+    """The file has the defaults. Its token and CA every client of the process finds."""
     if parameter.name == "servers" and parameter.default == DEFAULT_SERVERS and file.servers:
         parameter.default = file.servers
     if parameter.name == "timeout" and parameter.default == DEFAULT_TIMEOUT_SECONDS:

@@ -107,7 +107,7 @@ def produce(
             with client.producer() as producer:
                 sender.run(producer, keyed, is_quiet=as_json)
         except BaseException as error:
-            # Whoever sends the rest again has to know what is stored; of nothing the error tells.
+            # To send the rest again one has to know what is stored; of nothing the error tells.
             sender.take_stock()
             if sender.messages or (sender.unconfirmed and isinstance(error, KeyboardInterrupt)):
                 _report(sender, topic, time.monotonic() - started, as_json=as_json)

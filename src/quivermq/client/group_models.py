@@ -211,7 +211,7 @@ class DelayedInfo:
 
 
 class Redriven(int):
-    """How many dead letters were redriven."""
+    """The number of dead letters that were redriven."""
 
     stayed: int
     """Those that could not be, and are still listed: the original is deleted by retention, or its

@@ -119,7 +119,7 @@ def unpack_group(reader: ColumnReader) -> Group:
 
 
 def pack_additions(group: Group) -> bytes:
-    """What feature level 2 added to a group; nothing for one that makes no use of it."""
+    """The additions of feature level 2 to a group; nothing for one that makes no use of it."""
     if not len(group.reasons) and not group.revivals:
         return b""
     reasons = [known.reason.encode() for known in group.reasons]

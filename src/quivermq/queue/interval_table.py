@@ -60,7 +60,7 @@ class IntervalTable(Generic[Entry]):
         self._splice(0, 1, [])
 
     def within(self, start: int, end: int) -> list[Entry]:
-        """What is known of messages in [start, end), cut to that."""
+        """The entries of messages in [start, end), cut to that."""
         first, last = self._overlapping(start, end)
         return [
             entry._replace(start=max(start, entry.start), end=min(end, entry.end))

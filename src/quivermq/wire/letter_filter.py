@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from quivermq.wire.generated import quiver_pb2 as proto
 
 LETTER_HEADERS: Final = "quiver-"
-"""How the names of these headers begin; all others are the message's own."""
+"""The beginning of the names of these headers; all others are the message's own."""
 REASON_HEADER: Final = "quiver-reason"
 GROUP_HEADER: Final = "quiver-group"
 TIME_HEADER: Final = "quiver-time"

@@ -123,7 +123,7 @@ class Accumulator:
             return bulk.frame is None or self._add_frame(bulk, *bulk.frame)
 
     def partitions_of(self, topic: str) -> int | None:
-        """How many partitions a topic has, as far as is known."""
+        """The number of partitions of a topic, as far as is known."""
         return self._partitions.get(topic)
 
     def learn(self, topic: str, partitions: int) -> None:

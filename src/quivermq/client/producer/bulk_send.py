@@ -19,7 +19,7 @@ from quivermq.client.producer.delivery import BatchDelivery, BatchSlice
 from quivermq.client.producer.partitioner import check_partition, rows_by_partition
 
 ENTRY_BYTES: Final = 4
-"""What a value or key takes beside its bytes: its place in Arrow's offsets."""
+"""The size of a value or key beside its bytes: its place in Arrow's offsets."""
 _BATCH_SLACK_BYTES: Final = 1024
 """Room for what Arrow adds to a batch of a single message."""
 _ANYWHERE: Final = -1
@@ -61,7 +61,7 @@ class PlainRows:
 
 
 class BulkSend:
-    """What is left of one call, and where the rest of it went."""
+    """The rest of one call, and where the first part of it went."""
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ class PendingBatch:
 
     @property
     def messages(self) -> int:
-        """How many it holds, until it is settled."""
+        """The number of messages that it holds, until it is settled."""
         return len(self.values) if self.frame is None else self.frame.header.count
 
     @property

@@ -1,4 +1,4 @@
-"""How many messages a poll asks for, where its user names no number.
+"""The number of messages that a poll asks for, where its user names none.
 
 Most of a small poll is the two round trips of it and of its acknowledgement, so a loop over cheap
 messages needs large polls; a queue of slow jobs needs small ones, because messages that wait in one

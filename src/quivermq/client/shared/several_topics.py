@@ -125,7 +125,7 @@ class _Round:
         self.failed: list[str] = []
 
     async def ask(self, name: str) -> list[LeasedRun]:
-        """What this topic has at the moment."""
+        """The messages that this topic has at the moment."""
         request = self._request._replace(topic=name, wait_s=0.0)
         try:
             # Briefly: the others must not wait for a topic whose brokers are gone.

@@ -66,7 +66,7 @@ class OwnedPartition:
         self.is_paused = False
         """The user wants nothing of it for a while."""
         self.holds = 0
-        """How many want nothing given out until they are done: a callback, or a seek."""
+        """The number of callbacks and seeks that want nothing given out until they are done."""
         self.seeking = asyncio.Lock()
         self.claimed = asyncio.Event()
         """Where the group stands is known."""

@@ -32,7 +32,7 @@ class QuiverBrokerConfig(BrokerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SubscribeTo:
-    """What a handler gets: the arguments of `client.subscribe`."""
+    """The arguments of `client.subscribe`, for a handler."""
 
     topic: str
     group: str
@@ -52,7 +52,7 @@ class QuiverSubscriberConfig(SubscriberUsecaseConfig):
 
     @property
     def ack_policy(self) -> AckPolicy:
-        """What failed is delivered again, until it becomes a dead letter, unless told otherwise."""
+        """A failed message is delivered again, until it is a dead letter, unless told otherwise."""
         for policy in (self._ack_policy, self._outer_config.ack_policy):
             if policy is not EMPTY:
                 return policy

@@ -1,4 +1,4 @@
-"""What is published, with all that a broker must know to store it."""
+"""A message that is published, with all that a broker must know to store it."""
 
 from typing import Any
 

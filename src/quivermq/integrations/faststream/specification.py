@@ -26,7 +26,7 @@ EXTENSION: Final = "x-quiver"
 
 @dataclass
 class QuiverBinding:
-    """What is known of a channel."""
+    """The state of a channel."""
 
     topic: str
     group: str | None = None

@@ -142,7 +142,7 @@ class Queues:
         self._sweep(group)
 
     def _sweep(self, but: str) -> None:
-        """Delete some of the queues that have expired. Whoever adds one looks after a few, so their
+        """Delete some of the queues that have expired. Adding one looks after a few, so their
         number stays bounded without a timer."""
         listed = [name for name in group_names(self._client, self._names.expiring) if name != but]
         for name in random.sample(listed, min(len(listed), _SWEPT_MAX)):

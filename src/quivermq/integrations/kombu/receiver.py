@@ -83,7 +83,7 @@ class _Poller:
 
     @property
     def room(self) -> int:
-        """How many more messages it may lease."""
+        """The number of messages that it may still lease."""
         if self.quota is None:
             return 0
         if self.quota.limit:

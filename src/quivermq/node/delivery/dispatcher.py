@@ -86,7 +86,7 @@ class DeliveryDispatcher:
         self.settings = TopicSettings()
         """Those of the topic, as the catalog has them."""
         self.drop_expired = False
-        """What expired is dropped; else it goes to the dead letters."""
+        """Expired messages are dropped; else they go to the dead letters."""
         self._is_applying = False
         # When the leadership was last asked about, with a quorum's confirmation.
         self._confirmed = LONG_AGO

@@ -114,7 +114,7 @@ def pack(
 def expired_intervals(
     frames: Iterable[Frame], pieces: Sequence[Piece], now_ms: int, lasting: Sequence[Interval]
 ) -> list[Interval]:
-    """What of these pieces has expired. A message that failed was taken in time: it is delivered
+    """The expired part of these pieces. A message that failed was taken in time: it is delivered
     again as often as the topic says."""
     found: list[int] = []
     for frame in frames:
@@ -160,7 +160,7 @@ class PendingLease:
     tokens: int
     """Taken of the rate limit for it."""
     lasting: Sequence[Interval] = ()
-    """What does not expire, since the group was given it again."""
+    """Messages that do not expire, since the group was given them again."""
     sent: Packed = field(default_factory=lambda: Packed([], 0))
 
     @property

@@ -25,7 +25,7 @@ _INTERVAL_BYTES: Final = 20
 _SCANNED_BYTES: Final = 64 << 20
 """Letters that one request looks at, if it has a filter; the answer names where to go on."""
 _MOVED_WAIT_S: Final = 5.0
-"""How long a redrive to groups waits to tell what became of it."""
+"""A redrive to groups waits so long to tell its outcome."""
 
 
 class _Found(NamedTuple):
