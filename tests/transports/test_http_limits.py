@@ -11,7 +11,15 @@ from quivermq.addresses import split_address
 from quivermq.transports import Server
 from tests.tls.stage import Certificates
 from tests.transports.browser import Wire, get
-from tests.transports.stage import Talker, make_topic, on_served_loop, serving, store, until
+from tests.transports.stage import (
+    Talker,
+    make_topic,
+    on_loop,
+    on_served_loop,
+    serving,
+    store,
+    until,
+)
 
 ANYWHERE = "127.0.0.1:0"
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n"
@@ -243,3 +251,19 @@ async def test_with_tls_the_same_limits_hold(tmp_path: Path) -> None:
         silent = await Wire.to(server)
         assert await silent.is_ended()
         await silent.close()
+
+
+@on_loop
+async def test_a_connection_that_was_accepted_and_is_made_after_the_end_is_closed(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, http=ANYWHERE) as server:
+        assert server._http is not None
+        protocol = server._http._connection
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        accepted, _ = listener.accept()
+    await asyncio.get_running_loop().connect_accepted_socket(protocol, accepted)
+    async with asyncio.timeout(10):
+        assert await reader.read() == b""
+    writer.close()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from quivermq.node.gateway.gateway import Gateway
     from quivermq.node.host import Host
     from quivermq.node.hosted_replica import HostedReplica
-    from quivermq.node.listener import Accepted, address_of, listening_at
+    from quivermq.node.listener import Accepted, address_of, close_listener, listening_at
     from quivermq.node.loop_watch import BLOCKED_FACTOR, HELD, LoopWatch, Stalls, waited_s
     from quivermq.node.machine import Machine
     from quivermq.node.service import Service
@@ -53,6 +53,7 @@ _PLACES = {
     "TlsListener": "tls_listener",
     "Turn": "time_slices",
     "address_of": "listener",
+    "close_listener": "listener",
     "bearer_token": "callers",
     "check_exposure": "exposure",
     "damaged_files": "data_dir",
@@ -89,6 +90,7 @@ __all__ = [
     "address_of",
     "bearer_token",
     "check_exposure",
+    "close_listener",
     "damaged_files",
     "end_tasks",
     "listening_at",

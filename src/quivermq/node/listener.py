@@ -1,5 +1,6 @@
 """Listening sockets: addresses to bind and to advertise, connection limits, open files."""
 
+import asyncio
 import logging
 import math
 import resource
@@ -79,6 +80,26 @@ def listening_at(address: str) -> Iterator[None]:
             f"cannot listen at {address}: {error.strerror or error}; stop what uses the address, "
             "or choose another"
         ) from error
+
+
+class Closable(Protocol):
+    """A listener, as far as is needed here."""
+
+    def close(self) -> None: ...
+
+
+async def close_listener(server: Closable) -> None:
+    """Accept no more connections; those that are open stay.
+
+    Python 3.11 forgets a connection that it has accepted and not yet made when its server is
+    closed, and leaves the socket open: so these are made first.
+    """
+    if isinstance(server, asyncio.Server):
+        loop = asyncio.get_running_loop()
+        for listening in server.sockets:
+            loop.remove_reader(listening.fileno())
+        await asyncio.sleep(0)
+    server.close()
 
 
 class HasPeerName(Protocol):

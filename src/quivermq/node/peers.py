@@ -20,7 +20,7 @@ from quivermq.cluster import node_of
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.node.clock import BrokerClock
 from quivermq.node.cluster_secret import ClusterSecret
-from quivermq.node.listener import Accepted, listening_at
+from quivermq.node.listener import Accepted, close_listener, listening_at
 from quivermq.node.peer_codec import UnknownMail, decode_mail, encode_mail
 from quivermq.node.peer_connection import (
     PEER_PACKET_BYTES_MAX,
@@ -442,7 +442,7 @@ class PeerLinks:
     async def close(self) -> None:
         self._is_closed = True
         if self._server is not None:
-            self._server.close()
+            await close_listener(self._server)
         for node in list(self.peers):
             await self.forget(node)
         self._incoming.close()

@@ -82,7 +82,7 @@ class _Doors:
         if self.watch is not None:
             self.watch.stop()
         if self._tcp is not None:
-            self._tcp.close()
+            await self._tcp.close()
         if self._grpc is not None:
             # First: what sessions hold is given back while partitions are led here.
             await self._grpc.close()

@@ -5,7 +5,7 @@ from typing import Final
 
 from quivermq.addresses import join_address, split_address
 from quivermq.errors import ConnectionFailed
-from quivermq.node import Accepted, TlsListener, listening_at
+from quivermq.node import Accepted, TlsListener, close_listener, listening_at
 from quivermq.tls import BrokerTls
 from quivermq.transports.client_connections import ClientConnections
 from quivermq.wire import error_to_proto, packet, proto
@@ -53,7 +53,7 @@ class TcpListener:
         )
         return await self._server.listen(address)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Accept no more connections; those that are open stay."""
         if self._server is not None:
-            self._server.close()
+            await close_listener(self._server)

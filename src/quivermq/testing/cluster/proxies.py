@@ -10,6 +10,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
 
+from quivermq.node import close_listener
+
 _CHUNK_BYTES: Final = 1 << 20
 _CALL_S: Final = 30.0
 
@@ -107,8 +109,8 @@ class ProxiedLink:
 
     async def end(self) -> None:
         if self._server is not None:
-            self._server.close()
-        await self._end_connections()
+            await close_listener(self._server)
+        await self._sever()
 
     async def _end_connections(self) -> None:
         connections = list(self._connections)
@@ -186,6 +188,15 @@ class Proxies:
     def close(self) -> None:
         for link in self._links:
             self.call(link.end())
+        self.call(self._wait_for_accepted())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _wait_for_accepted(self) -> None:
+        """A connection that was accepted just before its listener was closed begins only now; it
+        finds its link severed, and ends by itself."""
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
+        # Transports close their sockets one turn of the loop later.
+        await asyncio.sleep(0)

@@ -112,7 +112,10 @@ class HttpConnection(asyncio.Protocol):
         objection = self._serving.accepted.objection(address)
         self._serving.accepted.enter(self, address)
         self._serving.connections[self] = None
-        if objection:
+        if self._serving.is_closing:
+            # It was accepted before the listener was closed, and is made only now.
+            self.abort()
+        elif objection:
             self._refuse(_Refusal(503, Overloaded(f"HTTP clients: {objection}")))
         else:
             self._begin_request_timer()

@@ -7,7 +7,7 @@ from typing import Final
 from quivermq.addresses import join_address, split_address
 from quivermq.errors import BrokenInvariant, ConnectionFailed
 from quivermq.log_context import choose_request_id
-from quivermq.node import Accepted, Host, TlsListener, listening_at
+from quivermq.node import Accepted, Host, TlsListener, close_listener, listening_at
 from quivermq.transports.http.app import make_app
 from quivermq.transports.http.backend import Backend
 from quivermq.transports.http.connection import (
@@ -74,8 +74,8 @@ class HttpListener:
         """Accept no more connections, finish what is under way, and close."""
         if self._listening is None:
             return
-        self._listening.close()
         self.serving.is_closing = True
+        await close_listener(self._listening)
         for connection in list(self.serving.connections):
             connection.finish()
         await self._finish()
