@@ -7,7 +7,8 @@ import pytest
 from quivermq.testing import Violation
 from quivermq.testing.trials import History, TopicPartition
 from quivermq.testing.trials.history import ReplicaCopy, StoredBatch
-from quivermq.testing.trials.observer import ReplicaProgress, Sighting
+from quivermq.testing.trials.observer import ReplicaProgress, Sighting, sightings
+from quivermq.wire import proto
 
 PLACE = TopicPartition("orders", 0)
 
@@ -199,3 +200,11 @@ def test_a_replica_that_was_moved_away_and_back_between_two_looks_begins_anew() 
     progress.see(sighting(incarnation=9, term=5))
     with pytest.raises(Violation, match="went back"):
         progress.see(sighting(incarnation=9, term=4))
+
+
+def test_a_replica_that_cannot_run_is_not_one_that_forgot_its_term() -> None:
+    found = proto.PartitionsDescribed()
+    found.partitions.add(topic="orders", partition=0, term=0, leader=1)
+    found.partitions.add(topic="orders", partition=1, trouble="read-only file system")
+    (seen,) = sightings(1, 7, found)
+    assert (seen.place, seen.term, seen.leads, seen.life) == (PLACE, 0, True, (7, 0))

@@ -7,7 +7,7 @@ leader. A replica that was moved away and back begins anew.
 """
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
@@ -130,20 +130,8 @@ class ReplicaObserver:
             if lost is not None:
                 lost.close()
             return
-        for seen in found.partitions:
-            self.progress.see(
-                Sighting(
-                    node,
-                    (self._life_of[node], seen.life),
-                    TopicPartition(seen.topic, seen.partition),
-                    seen.term,
-                    seen.commit_index,
-                    seen.start_offset,
-                    seen.end_offset,
-                    leads=seen.leader == node,
-                    incarnation=seen.incarnation,
-                )
-            )
+        for seen in sightings(node, self._life_of[node], found):
+            self.progress.see(seen)
 
     def _connection_to(self, node: int) -> DirectConnection:
         if node not in self._connections:
@@ -165,6 +153,23 @@ class ReplicaObserver:
         self._thread.join()
         if self._violation is not None and error is None:
             raise self._violation
+
+
+def sightings(node: int, life: int, found: proto.PartitionsDescribed) -> Iterator[Sighting]:
+    """The replicas that run on a node. Of one that cannot run it says nothing but why."""
+    for seen in found.partitions:
+        if seen.HasField("term"):
+            yield Sighting(
+                node,
+                (life, seen.life),
+                TopicPartition(seen.topic, seen.partition),
+                seen.term,
+                seen.commit_index,
+                seen.start_offset,
+                seen.end_offset,
+                leads=seen.leader == node,
+                incarnation=seen.incarnation,
+            )
 
 
 def _is_held(connection: DirectConnection, node: int, place: TopicPartition) -> bool:
