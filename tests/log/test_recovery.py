@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from quivermq.batches import HEADER_BYTES, Frame, Index, Limits
-from quivermq.errors import BrokenInvariant, Corrupt, UnsupportedFormat
+from quivermq.errors import BrokenInvariant, Corrupt, StorageFailed, UnsupportedFormat
 from quivermq.log import Log
 from quivermq.log.layout import SEGMENT_HEADER_BYTES
 from quivermq.log.marks import MARK_BYTES
@@ -252,6 +252,20 @@ def test_without_both_files_the_vote_is_unknown() -> None:
         disk.replace_content(f"{FOLDER}/{name}", bytes(4096))
     with pytest.raises(Corrupt, match="term and vote are unknown"):
         reopened(disk)
+
+
+def test_a_disk_that_gives_neither_file_for_a_while_has_lost_nothing() -> None:
+    disk, log = new_log()
+    log.save_vote(9, 3)
+    paths = [f"{FOLDER}/{name}" for name in ("state", "state.copy")]
+    for path in paths:
+        disk.lose_block(path, 0)
+    with pytest.raises(StorageFailed, match="neither copy of its state can be read"):
+        reopened(disk)
+    assert verified(disk).is_damaged
+    for path in paths:
+        disk._seen[path].lost_blocks.clear()
+    assert (reopened(disk).term, reopened(disk).vote) == (9, 3)
 
 
 def test_a_state_of_an_earlier_build_is_refused_and_left_alone() -> None:

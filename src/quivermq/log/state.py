@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from quivermq.batches import Index
-from quivermq.errors import Corrupt, UnsupportedFormat
+from quivermq.errors import Corrupt, StorageFailed, UnsupportedFormat
 from quivermq.log.disk import Disk, File, Unreadable
 from quivermq.log.layout import SEGMENT, SEGMENT_HEADER_BYTES, STATES, SegmentHeader, index_of
 from quivermq.log.records import Record
@@ -66,6 +66,10 @@ class Fault(NamedTuple):
     text: str
 
 
+class _NotGiven(Corrupt):
+    """A copy that the disk does not give: what it holds is not known."""
+
+
 class StateFile:
     """The two files that hold a `State`."""
 
@@ -89,7 +93,7 @@ class StateFile:
     ) -> tuple["StateFile", list[str]]:
         """The newest state that any intact copy holds, and what is wrong with them; `Corrupt` if no
         copy is intact, or is one of the log `log_id`; `UnsupportedFormat` if one is of another
-        release. Changes nothing: `heal` comes next."""
+        release; `StorageFailed` if the disk gives neither. Changes nothing: `heal` comes next."""
         state, faults = read_state(disk, folder, log_id)
         if state is None:
             reasons = "; ".join(f"{fault.path} is {fault.text}" for fault in faults)
@@ -158,6 +162,8 @@ def read_state(
     """The newest intact copy, if there is one, and what is wrong with any that differ.
 
     `UnsupportedFormat` if either is of another release: it may say what this one must not undo.
+    `StorageFailed` if the disk gives neither: a disk that fails for a while, or a cable, is more
+    likely than two files whose sectors are gone, and may give them later.
     """
     return _newest(folder, _read_copies(disk, folder, log_id))
 
@@ -184,6 +190,8 @@ def _segment_ids(disk: Disk, folder: str) -> set[bytes]:
 
 
 def _newest(folder: str, copies: Sequence[State | Corrupt]) -> tuple[State | None, list[Fault]]:
+    if all(isinstance(copy, _NotGiven) for copy in copies):
+        raise StorageFailed(f"{folder}: neither copy of its state can be read: {copies[0]}")
     intact = [copy for copy in copies if isinstance(copy, State)]
     if len({copy.owner for copy in intact}) > 1:
         raise Corrupt(f"{folder}: the two copies of its state are of two logs")
@@ -224,7 +232,9 @@ def _read_copy(disk: Disk, path: str) -> State | Corrupt:
         state = State(*_RECORD.unpack(data))
     except UnsupportedFormat as error:
         raise UnsupportedFormat(f"{path}: {error}") from error
-    except (Corrupt, Unreadable) as error:
+    except Unreadable as error:
+        return _NotGiven(f"damaged ({error})")
+    except Corrupt as error:
         return Corrupt(f"damaged ({error})")
     if len(data) < STATE_BYTES or data[_RECORD.size :].strip(b"\0"):
         return Corrupt("damaged (what stands behind the record is not what was written)")
