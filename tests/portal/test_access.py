@@ -43,6 +43,10 @@ def guarded() -> Iterator[Guarded]:
             client.create_topic("open-orders")
             client.create_topic("secret-orders")
             client.produce_many("open-orders", [b"seen"] * 5)
+            client.produce_many("secret-orders", [b"unseen"] * 5)
+            for topic in ("open-orders", "secret-orders"):
+                for message in client.poll(topic, "late", max_messages=1):
+                    client.release(message)
         with portal(cluster.servers, "--interval", "500ms", token=root) as address:
             yield Guarded(cluster, address, root, reader)
 
@@ -95,6 +99,7 @@ def test_a_user_sees_and_does_what_is_granted(page: Page, guarded: Guarded) -> N
     sign_in(page, guarded.reader)
     page.wait_for_url(guarded.address + "/")
     expect(page.locator("#truth")).to_contain_text("open-orders")
+    expect(page.locator("#attention")).to_contain_text("Nobody works for group late of open-orders")
     expect(page.locator("body")).not_to_contain_text("secret-orders")
     page.goto("/topics/open-orders/messages")
     expect(page.locator("tr[data-expands]")).to_have_count(5)

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import quivermq
+from quivermq.batches import EXPIRES
 from quivermq.errors import TopicNotFound
 from quivermq.testing import Cluster
 from tests.portal.stage import HOSTILE, report
@@ -89,12 +90,14 @@ def test_a_topic_is_created_altered_published_to_and_deleted(
     page.get_by_role("button", name="Settings").click()
     page.locator("#alter [name=rate_limit]").fill("7.5")
     page.locator("#alter [name=partitions]").fill("3")
+    page.locator("#alter [name=drop_expired]").check()
     submit(page, "#alter", "Save")
     said(page, "The settings of made-here are changed")
     altered = client.topic("made-here")
     assert altered.rate_limit == quivermq.RateLimit(7.5)
     assert (len(altered.partitions), altered.retention.max_age) == (3, 12 * 3600)
     assert altered.retry == quivermq.Retry()
+    assert altered.drop_expired
     expect(page.locator("#settings")).to_contain_text("7.5 a second")
 
     page.get_by_role("button", name="Publish").first.click()
@@ -103,11 +106,15 @@ def test_a_topic_is_created_altered_published_to_and_deleted(
     page.locator("#publish [name=headers]").fill("trace: 7\nsource: portal")
     page.locator("#publish [name=priority]").select_option("5")
     page.locator("#publish [name=partition]").select_option("1")
+    page.locator("#publish [name=content_type]").fill("application/json")
+    page.locator("#publish [name=ttl]").fill("1h")
     submit(page, "#publish", "Publish")
     said(page, "Stored in partition 1 as message 0")
     (message,) = client.read("made-here", partition=1)
     assert (message.value, message.key, message.priority) == (b'{"from": "the portal"}', b"k", 5)
-    assert message.headers == {"trace": b"7", "source": b"portal"}
+    assert message.headers.items() >= {"trace": b"7", "source": b"portal"}.items()
+    assert message.content_type == "application/json"
+    assert message.headers[EXPIRES]
 
     page.reload()
     page.get_by_role("button", name="Delete", exact=True).click()
@@ -204,7 +211,7 @@ def test_a_message_is_followed_copied_and_published_again(
     client.create_topic("followed")
     page.goto("/topics/followed/messages?follow=1")
     for number in range(3):
-        client.produce("followed", json.dumps({"n": number}), key=b"k", headers={"a": b"b"})
+        client.produce("followed", json.dumps({"n": number}), key=b"k", headers={"a": b"b"}, ttl=60)
         expect(page.locator("tr[data-expands]").first).to_contain_text(f'{{"n": {number}}}')
     page.locator("tr[data-expands]").first.click()
     page.get_by_role("button", name="Copy").first.click()

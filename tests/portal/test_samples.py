@@ -1,5 +1,6 @@
 """Samples: metrics as text, their history, what needs attention."""
 
+from dataclasses import replace
 from typing import Any
 
 from quivermq.client import ClusterInfo, NodeInfo, PartitionInfo, TopicInfo
@@ -126,3 +127,16 @@ def test_the_worst_comes_first_in_words_with_a_link() -> None:
     ]
     assert found[3].link == "/topics/orders/groups/billing"
     assert found[4].link == "/topics/orders/dead-letters"
+
+
+def test_a_notice_says_of_which_topics_it_tells() -> None:
+    healthy = described(1, 2, 3)
+    other = replace(described(1, 2), name="payments", id="2")
+    found = notices(
+        cluster(True, True, True, leader=0), [healthy, other], {}, [], [progress(lag=7)], 0.0
+    )
+    assert [each.topics for each in found] == [
+        frozenset(),
+        frozenset({"orders", "payments"}),
+        frozenset({"orders"}),
+    ]

@@ -31,6 +31,8 @@ class Notice:
     text: str
     advice: str = ""
     link: str = ""
+    topics: frozenset[str] = frozenset()
+    """Of which it tells: for those who may see all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +101,17 @@ def _cluster(cluster: ClusterInfo, topics: Sequence[TopicInfo] | None) -> Iterat
             "Most brokers must run, and reach each other.",
             "/cluster",
         )
-    checks = [*check_brokers(cluster)]
-    if topics is not None:
-        checks += check_topics(topics, brokers_down(cluster))
-    for check in checks:
-        if check.level != "ok":
-            yield _notice(check)
+    for check in check_brokers(cluster):
+        yield from _notice(check)
+    every = frozenset(topic.name for topic in topics or ())
+    for check in check_topics(topics or (), brokers_down(cluster)):
+        yield from _notice(check, every)
 
 
-def _notice(check: CheckResult) -> Notice:
-    text, advice = check.text, check.advice
-    return Notice(check.level, _sentence(text), _sentence(advice), "/cluster")
+def _notice(check: CheckResult, topics: frozenset[str] = frozenset()) -> Iterator[Notice]:
+    if check.level != "ok":
+        text, advice = _sentence(check.text), _sentence(check.advice)
+        yield Notice(check.level, text, advice, "/cluster", topics)
 
 
 def _sentence(text: str) -> str:
@@ -154,6 +156,7 @@ def _truth(tallies: Iterable[Tally]) -> Iterator[Notice]:
                 f"{tally.topic} does not add up: {'; '.join(tally.faults)}.",
                 "Keep the brokers' logs and data, and look at quiver doctor.",
                 f"/topics/{quote(tally.topic, safe='')}",
+                frozenset({tally.topic}),
             )
 
 
@@ -166,6 +169,7 @@ def _groups(groups: list[GroupProgress]) -> Iterator[Notice]:
             f"{count(int(each.lag), 'message')} {'waits' if each.lag == 1 else 'wait'}.",
             "Start its consumers, or delete the group if it is not needed.",
             _group_link(each),
+            frozenset({each.topic}),
         )
     late = [each for each in groups if each.grown > 0 and each.acked and each.lag > each.acked]
     for each in sorted(late, key=lambda one: -one.grown)[:_LISTED]:
@@ -175,6 +179,7 @@ def _groups(groups: list[GroupProgress]) -> Iterator[Notice]:
             f"{int(each.grown):,} more than five minutes ago.",
             "More consumers share the work of a shared group.",
             _group_link(each),
+            frozenset({each.topic}),
         )
     for each in [each for each in groups if each.dead][:_LISTED]:
         yield Notice(
@@ -183,6 +188,7 @@ def _groups(groups: list[GroupProgress]) -> Iterator[Notice]:
             f"{each.group} within five minutes.",
             "Look at the reasons, then redrive or purge them.",
             f"/topics/{quote(each.topic, safe='')}/dead-letters",
+            frozenset({each.topic}),
         )
 
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from quivermq.aio import AsyncClient
+from quivermq.batches import EXPIRES
 from quivermq.client import Message
 from quivermq.errors import InvalidRequest
 from quivermq.portal.asking import Asker, Given, done, whole_of
@@ -146,11 +147,13 @@ async def raw(client: Asker, name: str, partition: int, offset: int) -> Response
 @router.post("/topics/{name}/messages/{partition}/{offset}/again")
 async def publish_again(client: Asker, name: str, partition: int, offset: int) -> dict[str, Any]:
     message = await read_one(client, name, partition, offset)
+    # Not with the end of its time to live, which may have passed.
+    headers = {key: value for key, value in message.headers.items() if key != EXPIRES}
     receipt = await client.produce(
         name,
         message.value,
         key=message.key,
-        headers=message.headers,
+        headers=headers,
         priority=message.priority,
         partition=partition,
     )

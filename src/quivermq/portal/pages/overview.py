@@ -29,6 +29,7 @@ async def overview(request: Request, client: Asker, poller: Polled) -> HTMLRespo
         "overview.html",
         cluster=cluster,
         topic_count=sum(not name.startswith("_") for name in names),
+        notices=[each for each in poller.snapshot.notices if each.topics <= names],
         tallies=_chosen(poller, names),
     )
 

@@ -162,6 +162,8 @@ async def publish(client: Asker, name: str, given: Given) -> dict[str, Any]:
         headers=_headers_of(text_of(given, "headers")),
         priority=whole_of(given, "priority", 0) or 0,
         delay=duration_of(given, "delay") or 0.0,
+        ttl=duration_of(given, "ttl"),
+        content_type=text_of(given, "content_type") or None,
         partition=whole_of(given, "partition"),
     )
     return done(f"Stored in partition {receipt.partition} as message {receipt.offset:,}")
@@ -188,6 +190,7 @@ def _settings(given: dict[str, Any]) -> dict[str, Any]:
         "max_deliveries": whole_of(given, "max_deliveries", 5) or 5,
         "dead_letter": text_of(given, "dead_letter") or None,
         "retry": Retry(**retry),
+        "drop_expired": flag_of(given, "drop_expired"),
     }
     if "group_idle_retention" in given:
         settings["group_idle_retention"] = duration_of(given, "group_idle_retention")
