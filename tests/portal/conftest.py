@@ -3,13 +3,16 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 import quivermq
 from quivermq.testing import Cluster
 from tests.portal.stage import CHROMIUM, WITH_HTTP, chromium, fill, portal
 
-TIMEOUT_MS = 20_000
+TIMEOUT_MS = 30_000
+"""Far above what anything here takes: only a test that fails waits so long."""
+
+expect.set_options(timeout=TIMEOUT_MS)
 
 
 @pytest.fixture(scope="session")

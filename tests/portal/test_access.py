@@ -18,8 +18,6 @@ from quivermq.portal import PortalSettings
 from quivermq.testing import Cluster
 from tests.portal.stage import WITH_HTTP, portal
 
-expect.set_options(timeout=15_000)
-
 
 @dataclass
 class Guarded:
@@ -54,7 +52,7 @@ def guarded() -> Iterator[Guarded]:
 @pytest.fixture
 def page(browser: Browser, guarded: Guarded) -> Iterator[Page]:
     context = browser.new_context(base_url=guarded.address)
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(30_000)
     yield context.new_page()
     context.close()
 

@@ -13,8 +13,6 @@ from playwright.sync_api import Browser, expect
 from quivermq.testing import Cluster
 from tests.portal.stage import WITH_HTTP, portal
 
-expect.set_options(timeout=30_000)
-
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:

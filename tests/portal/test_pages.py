@@ -16,9 +16,6 @@ from tests.portal.stage import HOSTILE, report
 pytestmark = pytest.mark.usefixtures("client")
 
 
-expect.set_options(timeout=15_000)
-
-
 def submit(page: Page, dialog: str, label: str) -> None:
     page.locator(f"dialog{dialog}").get_by_role("button", name=label, exact=True).click()
 
