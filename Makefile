@@ -21,7 +21,7 @@ help:            ## this list
 demo: .venv/ready  ## a cluster, a million messages, leaders killed under load, Spark into a table: a minute
 	$(BIN)/python -m examples.demo
 
-up: .venv/ready  ## brokers in the foreground, until Ctrl-C: NODES=1
+up: .venv/ready  ## brokers and the portal in the foreground, until Ctrl-C: NODES=1
 	$(BIN)/quiver up --nodes $(NODES)
 
 test: .venv/ready  ## the whole test suite, and its 25 slowest tests: WORKERS=2

@@ -1,9 +1,10 @@
-"""Parses and formats durations and sizes: `7d`, `1h30m`, `10GB`.
+"""Parses and formats durations, sizes and counts: `7d`, `1h30m`, `10GB`, `2 topics`.
 
 Each parser raises `ValueError` with a message that shows what to write. Imports nothing of ours.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final, Literal
 
 _UNIT_MS: Final = {
@@ -78,6 +79,18 @@ def format_size(size: int | None) -> str:
     if "." in number:
         number = number.rstrip("0").rstrip(".")
     return f"{number} {_SIZE_UNITS[unit]}"
+
+
+def numbers(values: Iterable[int]) -> str:
+    """`1, 2, 3`, or a dash for none."""
+    return ", ".join(map(str, values)) or "-"
+
+
+def count(number: int | None, noun: str) -> str:
+    """`1 topic`, `2 topics`, `? topics`."""
+    if number is None:
+        return f"? {noun}s"
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _bounded(value: float, text: str) -> float:

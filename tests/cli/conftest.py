@@ -40,7 +40,7 @@ class RunningUp:
 
 def start_up(*arguments: str) -> RunningUp:
     process = subprocess.Popen(
-        [*COMMAND, "up", "--free-ports", "--json", *arguments],
+        [*COMMAND, "up", "--free-ports", "--json", "--no-portal", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,7 +1,7 @@
 """Problems of partitions and brokers, as commands list them."""
 
-from quivermq.cli.cluster_checks import brokers_down, is_outsider, partition_problems
 from quivermq.client import ClusterInfo, NodeInfo, PartitionInfo
+from quivermq.cluster_findings import brokers_down, is_outsider, partition_problems
 
 NONE_DOWN: frozenset[int] = frozenset()
 

@@ -25,6 +25,10 @@ def test_topics_are_created_described_altered_and_deleted(real: quivermq.Client)
     assert all(each.leader == 1 for each in made.partitions)
     assert made == real.topic("orders")
     assert "orders" in [each.name for each in real.topics()]
+    assert real.topics(["orders"]) == [made]
+    assert real.topics([]) == []
+    with pytest.raises(TopicNotFound, match="nothing"):
+        real.topics(["orders", "nothing"])
     assert (made.retention.max_age, made.max_deliveries, made.dead_letter) == (3600, 7, "bin")
     assert made.rate_limit == quivermq.RateLimit(0.5, burst=2)
     altered = real.alter_topic("orders", partitions=4, retention=quivermq.Retention(max_bytes=9))

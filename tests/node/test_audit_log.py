@@ -67,6 +67,22 @@ async def test_a_record_names_the_user_the_place_the_action_and_its_outcome() ->
 
 
 @on_loop
+async def test_questions_of_admins_are_recorded_only_if_they_are_refused() -> None:
+    stage = Stage()
+    status = proto.Request(rebalance=proto.Rebalance(status_only=True))
+    trial = proto.Request(upgrade_cluster=proto.UpgradeCluster(dry_run=True))
+    for question in (status, trial):
+        stage.log.record(BOB, question, "")
+    stage.log.record(BOB, status, "Forbidden")
+    stage.log.record(BOB, proto.Request(rebalance=proto.Rebalance()), "")
+    stage.log.record(BOB, proto.Request(upgrade_cluster=proto.UpgradeCluster()), "")
+    await until(lambda: len(stage.stored) >= 3)
+    told = [(each["action"], each["outcome"]) for each in stage.stored]
+    assert told == [("rebalance", "Forbidden"), ("rebalance", "ok"), ("upgrade_cluster", "ok")]
+    await stage.log.close()
+
+
+@on_loop
 async def test_ordinary_work_and_that_of_brokers_is_not_recorded() -> None:
     stage = Stage()
     stage.log.record(BROKER, CREATION, "")

@@ -25,6 +25,7 @@ _RUN, _USE, _OPERATE = "Run brokers", "Use topics", "Operate"
 COMMANDS: Final = {
     "serve": (_RUN, "Run one broker, until Ctrl-C."),
     "up": (_RUN, "Run a cluster on this machine, until Ctrl-C."),
+    "portal": (_RUN, "Serve web pages that show a cluster, until Ctrl-C."),
     "cert": (_RUN, "Make a CA and certificates, for development."),
     "topic": (_USE, "Create, list, describe, alter and delete topics."),
     "produce": (_USE, "Send messages to a topic."),

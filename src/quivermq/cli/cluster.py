@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.markup import escape
 
-from quivermq.cli.cluster_checks import brokers_down, is_outsider, partition_problems
 from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
@@ -28,6 +27,7 @@ from quivermq.cli.output import (
     table,
 )
 from quivermq.cli.rebalance_progress import watch
+from quivermq.cluster_findings import brokers_down, is_outsider, partition_problems
 
 if TYPE_CHECKING:
     from quivermq.client import Client, ClusterInfo, NodeInfo, TopicInfo, UpgradeInfo

@@ -4,30 +4,26 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
-import quivermq
 from quivermq.cli.options import connect
-from quivermq.cli.output import count, numbers
+from quivermq.cli.output import numbers
+from quivermq.cluster_findings import (
+    LISTED_MAX,
+    CheckResult,
+    brokers_down,
+    check_brokers,
+    check_topics,
+    is_outsider,
+    names_damage,
+)
 from quivermq.errors import QuiverError
 
 if TYPE_CHECKING:
-    from quivermq.client import ClusterInfo, PartitionInfo, TopicInfo
+    from quivermq.client import ClusterInfo
 
-Level = Literal["ok", "warn", "bad"]
 # The clock comes from the header of an HTTP answer, which counts whole seconds.
 _CLOCK_SECONDS_MAX: Final = 2.5
-_LISTED_MAX: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """The result of one check, and what to do if it is not ok."""
-
-    level: Level
-    check: str
-    text: str
-    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ def check_cluster(servers: str, timeout: float) -> Iterator[CheckResult]:
         return
     yield from _check_identity(members)
     yield from _check_leader(members)
-    yield from _check_brokers(newest)
+    yield from check_brokers(newest)
     yield from _check_clocks(newest, timeout)
     damage = _find_damage(list(members), timeout)
     yield from _check_partitions(",".join(members), timeout, damage)
@@ -156,59 +152,6 @@ def _check_leader(answers: dict[str, _Answer]) -> Iterator[CheckResult]:
         yield CheckResult("ok", "leader", f"broker {leaders[0]} leads; all brokers agree")
 
 
-def _check_brokers(cluster: "ClusterInfo") -> Iterator[CheckResult]:
-    for node in cluster.nodes:
-        if node.state.startswith("refused"):
-            yield CheckResult(
-                "bad",
-                "broker",
-                f"broker {node.id} is {node.state}",
-                f"give it its own data directory back, or: quiver cluster replace {node.id}",
-            )
-        elif not node.alive:
-            yield CheckResult(
-                "bad",
-                "broker",
-                f"broker {node.id} at {node.address} is down",
-                f"start it again; quiver cluster replace {node.id} if its disk is lost, "
-                f"quiver cluster remove {node.id} if the machine is",
-            )
-        elif node.state == "leaving":
-            yield CheckResult("warn", "broker", f"broker {node.id} is leaving", "")
-    versions = sorted({node.version for node in cluster.nodes if node.version})
-    if len(versions) > 1:
-        yield CheckResult(
-            "warn",
-            "version",
-            f"the brokers run versions {', '.join(versions)}",
-            "finish the upgrade: restart the older ones with the newer version",
-        )
-    elif versions and versions[0] != quivermq.__version__:
-        yield CheckResult(
-            "warn",
-            "version",
-            f"the brokers run version {versions[0]}, this command is {quivermq.__version__}",
-            "use the same version where you can",
-        )
-    elif versions:
-        yield CheckResult("ok", "version", f"all brokers run version {versions[0]}")
-    if cluster.level_possible > cluster.level:
-        yield CheckResult(
-            "warn",
-            "level",
-            f"every broker knows feature level {cluster.level_possible}, and the cluster is at "
-            f"{cluster.level}",
-            "quiver cluster upgrade, when no earlier release is needed any more",
-        )
-    if len(cluster.nodes) == 2:
-        yield CheckResult(
-            "warn",
-            "broker",
-            "a cluster of 2 stops when either is down",
-            "add a third broker: quiver cluster add HOST:PORT",
-        )
-
-
 def _check_clocks(cluster: "ClusterInfo", timeout: float) -> Iterator[CheckResult]:
     differences = {
         node.id: difference
@@ -264,31 +207,7 @@ def _check_partitions(
             "fix what is listed above, then run this again",
         )
         return
-    total = sum(len(topic.partitions) for topic in topics)
-    # A broker that runs and lost data is not helped by starting it.
-    without_leader = _find_problems(topics, down, leaderless=True)
-    leaderless = [place for place in without_leader if place not in damage]
-    late = _find_problems(topics, down, leaderless=False)
-    if leaderless:
-        yield CheckResult(
-            "bad",
-            "partitions",
-            f"{count(len(leaderless), 'partition')} without a leader: {_list(leaderless)}",
-            "start the brokers that hold them; quiver topic describe TOPIC lists these",
-        )
-    if late:
-        yield CheckResult(
-            "warn",
-            "partitions",
-            f"{count(len(late), 'partition')} not fully replicated: {_list(late)}",
-            "they catch up once all their brokers run",
-        )
-    if not without_leader and not late:
-        yield CheckResult(
-            "ok",
-            "partitions",
-            f"{count(total, 'partition')} of {count(len(topics), 'topic')}: healthy",
-        )
+    yield from check_topics(topics, down, damaged=damage)
 
 
 @dataclass(slots=True)
@@ -312,7 +231,7 @@ def _find_damage(addresses: list[str], timeout: float) -> dict[str, _Damage]:
         for topic in topics:
             for partition in topic.partitions:
                 place, trouble = f"{topic.name}/{partition.partition}", partition.trouble
-                if _names_damage(trouble) and (
+                if names_damage(trouble) and (
                     place not in found or len(trouble) > len(found[place].text)
                 ):
                     found[place] = _Damage(trouble)
@@ -324,57 +243,10 @@ def _find_damage(addresses: list[str], timeout: float) -> dict[str, _Damage]:
 
 
 def _check_damage(damage: dict[str, _Damage]) -> Iterator[CheckResult]:
-    for place, found in list(damage.items())[:_LISTED_MAX]:
+    for place, found in list(damage.items())[:LISTED_MAX]:
         yield CheckResult(
             "warn" if found.is_led else "bad",
             "damage",
             f"{place}: {found.text}",
             "quiver verify DATA_DIR, on that broker's machine, lists all that is damaged",
         )
-
-
-def _names_damage(trouble: str) -> bool:
-    """Whether a broker said it of its own replica."""
-    return "broker " in trouble
-
-
-def _find_problems(
-    topics: "list[TopicInfo]", down: frozenset[int], *, leaderless: bool
-) -> list[str]:
-    return [
-        f"{topic.name}/{partition.partition}"
-        for topic in topics
-        for partition in topic.partitions
-        if partition_problems(partition, down) and (partition.leader == 0) == leaderless
-    ]
-
-
-def _list(partitions: list[str]) -> str:
-    more = len(partitions) - _LISTED_MAX
-    return ", ".join(partitions[:_LISTED_MAX]) + (f" and {more:,} more" if more > 0 else "")
-
-
-def brokers_down(cluster: "ClusterInfo") -> frozenset[int]:
-    """The brokers that the others do not hear."""
-    return frozenset(node.id for node in cluster.nodes if not node.alive)
-
-
-def is_outsider(cluster: "ClusterInfo") -> bool:
-    """Whether the broker that answered is not a member: it was removed, or not admitted."""
-    return not cluster.is_told_by_member
-
-
-def partition_problems(partition: "PartitionInfo", down: frozenset[int]) -> list[str]:
-    """The partition's problems, a sentence each. `down` are the brokers that do not run: a leader
-    with nothing to send does not notice."""
-    found = []
-    in_sync = partition.replicas if partition.in_sync is None else partition.in_sync
-    late = sorted(set(partition.replicas) - (set(in_sync) - down))
-    if not partition.leader:
-        until = "" if _names_damage(partition.trouble) else " until most of its replicas are back"
-        found.append(f"no leader: it takes no messages{until}")
-    elif late:
-        found.append(f"replicas behind or down: {numbers(late)}")
-    if partition.trouble:
-        found.append(partition.trouble)
-    return found

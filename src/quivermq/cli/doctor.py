@@ -14,9 +14,10 @@ from typing import Annotated, Final
 import typer
 from rich.text import Text
 
-from quivermq.cli.cluster_checks import CheckResult, Level, check_cluster
+from quivermq.cli.cluster_checks import check_cluster
 from quivermq.cli.options import DEFAULT_SERVERS, AsJson, Servers, timeout_option
 from quivermq.cli.output import count, print_json, print_line, show_status, stdout_console
+from quivermq.cluster_findings import CheckResult, Level
 from quivermq.quantities import format_size
 
 app = typer.Typer(add_completion=False)

@@ -68,6 +68,12 @@ def plan(count: int, data_dir: Path, *, any_ports: bool = False) -> list[BrokerP
     return places
 
 
+def free_address(wanted: int) -> str:
+    """An address of this machine that is free; at the port that is wanted, if that is."""
+    with ExitStack() as held:
+        return _hold_free_address(wanted, held)
+
+
 def _hold_free_address(wanted: int, held: ExitStack) -> str:
     """Bind a free address; `held` keeps it until all are chosen, so that none is chosen twice."""
     for port in (wanted, 0):

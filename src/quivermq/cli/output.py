@@ -7,7 +7,7 @@ carries results only. Values of users are escaped: a key cannot colour or clear 
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
@@ -19,10 +19,13 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from quivermq import quantities
 from quivermq.moments import format_moment
 
 # Wide enough that no cell is cut where no terminal sets a limit.
 _PIPE_COLUMNS: Final = 200
+
+count, numbers = quantities.count, quantities.numbers
 
 
 def stdout_console() -> Console:
@@ -90,21 +93,9 @@ def printable(data: bytes, columns_max: int = 0) -> str:
     return line if not columns_max or len(line) <= columns_max else line[: columns_max - 1] + "…"
 
 
-def numbers(values: Iterable[int]) -> str:
-    """`1, 2, 3`, or a dash for none."""
-    return ", ".join(map(str, values)) or "-"
-
-
 def format_number(number: int | None, form: str = ",") -> str:
     """`1,234`, or `?` for an unknown number."""
     return "?" if number is None else f"{number:{form}}"
-
-
-def count(number: int | None, noun: str) -> str:
-    """`1 topic`, `2 topics`, `? topics`."""
-    if number is None:
-        return f"? {noun}s"
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _console(*, stderr: bool) -> Console:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from quivermq.cli.cluster_checks import brokers_down, partition_problems
 from quivermq.cli.errors import UsageError
 from quivermq.cli.options import (
     DEFAULT_SERVERS,
@@ -38,6 +37,7 @@ from quivermq.cli.topic_settings import (
     format_retention,
     retention_holders,
 )
+from quivermq.cluster_findings import brokers_down, partition_problems
 from quivermq.errors import QuiverError
 from quivermq.quantities import format_size
 

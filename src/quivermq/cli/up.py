@@ -6,7 +6,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,6 +15,7 @@ import typer
 
 from quivermq.cli.local_access import LocalAccess, protect
 from quivermq.cli.local_brokers import LocalBrokers, plan
+from quivermq.cli.local_portal import LocalPortal
 from quivermq.cli.options import DEFAULT_SERVERS, AsJson, connect
 from quivermq.cli.output import (
     count,
@@ -51,28 +52,36 @@ def up(
         bool,
         typer.Option("--secure", help="With TLS and users: certificates and an admin are made."),
     ] = False,
+    portal: Annotated[
+        bool, typer.Option("--portal/--no-portal", help="Also serve the portal, at port 8080.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Run a cluster on this machine, until Ctrl-C.
 
-    Ports are 7600, 7601 ... for clients, 7700 ... between brokers and 9600 ...
-    for HTTP, or free ones where these are taken. A --data-dir keeps its ports.
+    Ports are 7600, 7601 ... for clients, 7700 ... between brokers, 9600 ... for
+    HTTP and 8080 for the portal, or free ones where these are taken. Brokers in
+    a --data-dir keep their ports.
     """
     with _data_dir(data_dir) as (folder, is_temporary):
         stop = _StopSignals()
         access = protect(folder) if secure else LocalAccess()
         places = plan(nodes, folder, any_ports=free_ports)
-        with LocalBrokers(places, folder, access.flags) as brokers:
+        with ExitStack() as started_here:
+            brokers = started_here.enter_context(LocalBrokers(places, folder, access.flags))
             stop.on_second = brokers.kill
+            shown = LocalPortal(brokers.servers, access, folder, any_port=free_ports)
+            if portal:
+                started_here.enter_context(shown)
             started = time.monotonic()
             _wait_until_ready(brokers, access, stop, quiet=as_json)
             if not stop.asked:
                 seconds = time.monotonic() - started
                 is_new = access.make_admin(brokers.servers)
-                _announce(brokers, access, folder, seconds, is_new=is_new, as_json=as_json)
+                _announce(brokers, access, shown, seconds, is_new=is_new, as_json=as_json)
                 if is_temporary and not as_json:
                     remark(f"data is in {folder} and is deleted at the end; --data-dir keeps it")
-                _watch(brokers, stop)
+                _watch(brokers, shown, stop)
             remark("stopping; Ctrl-C again stops at once")
         if brokers.killed:
             print_error(f"did not stop in time, killed: {numbers(brokers.killed)}", "warning")
@@ -151,7 +160,7 @@ def _have_leader(brokers: LocalBrokers, access: LocalAccess) -> bool:
 def _announce(
     brokers: LocalBrokers,
     access: LocalAccess,
-    folder: Path,
+    portal: LocalPortal,
     seconds: float,
     *,
     is_new: bool,
@@ -162,7 +171,13 @@ def _announce(
             {**asdict(broker.place), "pid": broker.process.pid, "log": str(broker.log_file)}
             for broker in brokers.brokers
         ]
-        told = {"servers": brokers.servers, "data_dir": str(folder), "nodes": nodes}
+        told: dict[str, Any] = {
+            "servers": brokers.servers,
+            "data_dir": str(portal.folder),
+            "nodes": nodes,
+        }
+        if portal.address:
+            told |= {"portal": portal.url, "portal_pid": portal.pid}
         if access.folder:
             told |= {"tls_ca": access.tls_ca, "token_file": access.token_file}
         print_json(told | ({"token": access.token} if is_new else {}))
@@ -181,6 +196,8 @@ def _announce(
     total = len(brokers.brokers)
     print_line(f"{count(total, 'broker')} ready after {seconds:.1f} s; Ctrl-C stops them", "bold")
     print_table(made)
+    if portal.address:
+        print_line(f"The portal: {portal.url}", "bold green")
     servers = brokers.servers.partition(",")[0]
     option = "" if servers == DEFAULT_SERVERS else f" --servers {servers}"
     option += access.options
@@ -197,12 +214,14 @@ def _announce(
         print_line(f"  {command}", "cyan")
 
 
-def _watch(brokers: LocalBrokers, stop: _StopSignals) -> None:
+def _watch(brokers: LocalBrokers, portal: LocalPortal, stop: _StopSignals) -> None:
     """Wait until stopped; report brokers that end by themselves. Raises when none is left."""
     alive = list(brokers.brokers)
     while not stop.wait(_WATCH_SECONDS):
         for broker in [broker for broker in alive if broker.process.poll() is not None]:
             alive.remove(broker)
             print_error(broker.exit_message(), label="warning")
+        if message := portal.exit_message():
+            print_error(message, label="warning")
         if not alive:
             raise ConnectionFailed("no broker is left")

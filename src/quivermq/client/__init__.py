@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quivermq.client.dead_letter_admin import REDRIVE_TARGETS, letter_filter
     from quivermq.client.decode import SCHEMA, messages_of
     from quivermq.client.group_models import (
+        ARCHIVE_PREFIX,
         DeadLetter,
         DelayedInfo,
         GroupInfo,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
 
 # By module, so that a user of one part (a broker needs a transport) does not load them all.
 _PLACES = {
+    "ARCHIVE_PREFIX": "group_models",
     "AsyncioConnection": "asyncio_transport",
     "AsyncioLimiter": "asyncio_transport",
     "first_answered": "asyncio_transport",
@@ -157,6 +159,7 @@ _PLACES = {
 }
 
 __all__ = [
+    "ARCHIVE_PREFIX",
     "LEASED_SCHEMA",
     "REDRIVE_TARGETS",
     "ROUTE_SECONDS_MAX",

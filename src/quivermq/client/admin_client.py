@@ -3,7 +3,7 @@
 The asyncio client has the same ones, derived from this file: run `make aio` after a change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from quivermq.client.checks import Payload
@@ -103,9 +103,13 @@ class AdminClient(ClientLifecycle):
         """Delete a topic and everything in it, for good."""
         run(self._core.admin.delete_topic(name))
 
-    def topics(self) -> list[TopicInfo]:
-        """Describe all topics, in the order of their names."""
-        return run(self._core.admin.describe([]))
+    def topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
+        """Describe topics, in the order of their names: all, or those of `names`.
+
+        Raises `TopicNotFound` if there is none of such a name.
+        """
+        wanted = None if names is None else list(names)
+        return [] if wanted == [] else run(self._core.admin.describe(wanted or []))
 
     def topic_names(self) -> list[str]:
         """List the names of all topics: far less work than `topics`."""

@@ -1,7 +1,7 @@
 # Generated from admin_client.py by tests/client/derive_aio.py: change it there, and run `make aio`.
 """The asyncio client: every call of the blocking one, awaitable, with its documentation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from quivermq.client.checks import Payload
@@ -96,9 +96,13 @@ class AsyncAdminClient(AsyncClientLifecycle):
         """Delete a topic and everything in it, for good."""
         await self._core.admin.delete_topic(name)
 
-    async def topics(self) -> list[TopicInfo]:
-        """Describe all topics, in the order of their names."""
-        return await self._core.admin.describe([])
+    async def topics(self, names: Iterable[str] | None = None) -> list[TopicInfo]:
+        """Describe topics, in the order of their names: all, or those of `names`.
+
+        Raises `TopicNotFound` if there is none of such a name.
+        """
+        wanted = None if names is None else list(names)
+        return [] if wanted == [] else await self._core.admin.describe(wanted or [])
 
     async def topic_names(self) -> list[str]:
         """List the names of all topics: far less work than `topics`."""

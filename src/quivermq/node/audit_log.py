@@ -60,6 +60,8 @@ class AuditLog:
         kind = request.WhichOneof("body") or ""
         if caller.is_broker or not (kind in AUDITED or code in _REFUSED):
             return
+        if not code and _is_question(request):
+            return
         if code in _REFUSED and not self._refusals.take(1, self._loop.time()):
             self._left_out += 1
             return
@@ -104,3 +106,8 @@ class AuditLog:
     async def close(self) -> None:
         """Store what has gathered, if that is quick."""
         await self._topic.close()
+
+
+def _is_question(request: proto.Request) -> bool:
+    """It asks how far a change is, or what it would bring: pages ask that again and again."""
+    return request.rebalance.status_only or request.upgrade_cluster.dry_run

@@ -9,13 +9,16 @@ file is loaded, and reports are read, without it.
 """
 
 from quivermq.pipelines.loading import InvalidPipeline, PipelineFile, load
-from quivermq.pipelines.report_reader import latest_reports
+from quivermq.pipelines.report_reader import Heard, latest_reports, reports_by_name
+from quivermq.pipelines.reports import TOPIC as REPORTS_TOPIC
 from quivermq.pipelines.reports import RunListener, StopRequest, age_seconds, state_of
 from quivermq.pipelines.runner import CheckedPipeline, check, run, start_spark
 from quivermq.pipelines.spark_logs import log_to
 
 __all__ = [
+    "REPORTS_TOPIC",
     "CheckedPipeline",
+    "Heard",
     "InvalidPipeline",
     "PipelineFile",
     "RunListener",
@@ -25,6 +28,7 @@ __all__ = [
     "latest_reports",
     "load",
     "log_to",
+    "reports_by_name",
     "run",
     "start_spark",
     "state_of",

@@ -5,7 +5,7 @@ counts.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -73,6 +73,11 @@ def latest_reports(client: quivermq.Client) -> dict[str, dict[str, Any]]:
                     heard.setdefault(key, []).append((time, value))
     except TopicNotFound:
         return {}
+    return reports_by_name(heard)
+
+
+def reports_by_name(heard: Mapping[bytes, Sequence[Heard]]) -> dict[str, dict[str, Any]]:
+    """The last report of each pipeline, from messages by key, each key's in their order."""
     found = {}
     for key, messages in sorted(heard.items()):
         name = key.decode("utf-8", "backslashreplace")

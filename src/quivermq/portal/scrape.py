@@ -1,0 +1,122 @@
+"""Reads the metrics of one broker over HTTP, and keeps the figures that the portal shows."""
+
+import http.client
+import re
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from quivermq.addresses import split_address
+
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_BODY_BYTES_MAX: Final = 256 << 20
+LEADER: Final = 4
+STATES: Final = {0: "stopped", 1: "learner", 2: "follower", 3: "candidate", LEADER: "leader"}
+
+TopicPartition = tuple[str, int]
+TopicGroup = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Scrape:
+    """The figures of one broker at one time."""
+
+    node: int
+    at: float = 0.0
+    plain: dict[str, float] = field(default_factory=dict)
+    """Metrics of the whole broker, by name; of several series the sum."""
+    buckets: dict[str, dict[float, float]] = field(default_factory=dict)
+    """Histograms by name: how many took at most so many seconds."""
+    partitions: dict[str, dict[TopicPartition, float]] = field(default_factory=dict)
+    groups: dict[str, dict[TopicGroup, float]] = field(default_factory=dict)
+    """By name, summed over the partitions that this broker leads."""
+    followers: dict[tuple[str, int, int], float] = field(default_factory=dict)
+    """Entries that the replica on a node lacks, as this leader knows."""
+
+    @property
+    def started(self) -> float:
+        """When the process started: with another one, counters begin at 0."""
+        return self.plain.get("process_start_time_seconds", 0.0)
+
+    def state_of(self, place: TopicPartition) -> str:
+        """The Raft state of a replica; empty: it is not here."""
+        state = self.partitions.get("quiver_raft_state", {}).get(place)
+        return "" if state is None else STATES.get(int(state), "?")
+
+
+def fetch(
+    address: str, node: int, token: str, tls: ssl.SSLContext | None, timeout: float
+) -> Scrape:
+    """Ask the broker at this HTTP address. Raises `OSError` or `HTTPException`."""
+    host, port = split_address(address)
+    connection: http.client.HTTPConnection
+    if tls is None:
+        connection = http.client.HTTPConnection(host, port, timeout=timeout)
+    else:
+        connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=tls)
+    try:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request("GET", "/metrics", headers=headers)
+        answer = connection.getresponse()
+        text = answer.read(_BODY_BYTES_MAX).decode("utf-8", "replace")
+        if answer.status != 200:
+            raise http.client.HTTPException(f"{address} answers {answer.status}")
+    finally:
+        connection.close()
+    return parse(text, node)
+
+
+def parse(text: str, node: int) -> Scrape:
+    """The figures in an answer of `/metrics`."""
+    found = Scrape(node, time.time())
+    for line in text.splitlines():
+        if line.startswith("#") or not line:
+            continue
+        head, _, value = line.rpartition(" ")
+        name, _, labels = head.partition("{")
+        if not name.startswith(("quiver_", "process_")):
+            continue
+        try:
+            _take(found, name, dict(_LABEL.findall(labels)), float(value))
+        except ValueError:
+            continue
+    return found
+
+
+def _take(found: Scrape, name: str, labels: Mapping[str, str], value: float) -> None:
+    if "le" in labels:
+        buckets = found.buckets.setdefault(name.removesuffix("_bucket"), {})
+        limit = float(labels["le"])
+        buckets[limit] = buckets.get(limit, 0.0) + value
+    elif "group" in labels:
+        groups = found.groups.setdefault(name, {})
+        key = (labels["topic"], labels["group"])
+        groups[key] = groups.get(key, 0.0) + value
+    elif "member" in labels:
+        follower = (labels["topic"], int(labels["partition"]), int(labels["member"]))
+        found.followers[follower] = value
+    elif "partition" in labels:
+        place = (labels["topic"], int(labels["partition"]))
+        found.partitions.setdefault(name, {})[place] = value
+    else:
+        found.plain[name] = found.plain.get(name, 0.0) + value
+
+
+def quantile(share: float, before: Mapping[float, float], after: Mapping[float, float]) -> float:
+    """The seconds within which this share of what happened between two scrapes was done; 0 if
+    nothing happened."""
+    counts = {limit: count - before.get(limit, 0.0) for limit, count in sorted(after.items())}
+    total = max(counts.values(), default=0.0)
+    if total <= 0:
+        return 0.0
+    wanted, low, below = share * total, 0.0, 0.0
+    for limit, count in counts.items():
+        if count >= wanted:
+            if limit == float("inf"):
+                return low
+            within = (wanted - below) / (count - below) if count > below else 1.0
+            return low + (limit - low) * within
+        low, below = limit, count
+    return low
