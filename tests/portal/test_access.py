@@ -43,8 +43,7 @@ def guarded() -> Iterator[Guarded]:
             client.produce_many("open-orders", [b"seen"] * 5)
             client.produce_many("secret-orders", [b"unseen"] * 5)
             for topic in ("open-orders", "secret-orders"):
-                for message in client.poll(topic, "late", max_messages=1):
-                    client.release(message)
+                client.release(client.poll(topic, "late", max_messages=1))
         with portal(cluster.servers, "--interval", "500ms", token=root) as address:
             yield Guarded(cluster, address, root, reader)
 
