@@ -73,6 +73,18 @@ Details = Annotated[
         show_default="on a terminal",
     ),
 ]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        "-F",
+        metavar="FORMAT",
+        help="Print messages so, as '%p/%o %k: %s\\n'. %t topic, %p partition, %o offset, %k key, "
+        "%s value, %h headers, %T timestamp, %D date and time, %P priority, %d delivery count, "
+        "%c content type, %S length, %K key's length, %R length as 4 bytes; \\n \\t \\r \\0 "
+        "\\x41. No line end is added.",
+    ),
+]
 AckTime = Annotated[
     Ack,
     typer.Option(
@@ -134,6 +146,7 @@ def consume(
     max_: Max = None,
     follow: Follow = False,
     details: Details = None,
+    form: Format = None,
     ack: AckTime = Ack.MANUAL,
     then: Settle = Then.ACK,
     reason: Reason = None,
@@ -149,6 +162,10 @@ def consume(
     In a pipe, a line is the value and nothing else; with --json it is an object
     with everything. Without --follow it ends when no message is waiting.
     """
+    if form is not None and (as_json or details is not None):
+        raise UsageError("--format says all of how messages look: leave --json and --details out")
+    if form == "":
+        raise UsageError("--format: give what to print, as '%s\\n'")
     if mode is None:
         mode = ConsumeMode.SINGLE if group is None else ConsumeMode.SHARED
     if group is None and mode is not ConsumeMode.SINGLE:
@@ -156,7 +173,7 @@ def consume(
     _check_shared_only(mode, ack, then, reason)
     _check_topics(topics, pattern=pattern)
     is_several = pattern or len(topics) > 1
-    lines = MessageLines(as_json=as_json, details=details, with_topics=is_several)
+    lines = MessageLines(as_json=as_json, details=details, with_topics=is_several, form=form)
     request = ConsumeRequest(tuple(topics), group or "", max_ or 0, follow=follow, pattern=pattern)
     printer: SharedPrinter | StickyPrinter | SinglePrinter
     if mode is ConsumeMode.SINGLE:
