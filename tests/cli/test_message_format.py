@@ -11,12 +11,18 @@ from quivermq.cli.errors import UsageError
 from quivermq.cli.message_format import LETTERS, MessageFormat
 from quivermq.client import Message
 from tests.cli.commands import error_line, quiver
+from tests.client.brokers import BrokerThread
 
 DOCS = Path(__file__).parents[2] / "docs"
 MESSAGE = Message(
     "orders", 1, 7, b"k\xff", b"v\x1b[2J", {"a": b"1", "b": b"2"}, 1_700_000_000_042, 3
 )
 BARE = Message("orders", 0, 0, None, b"", {}, 0, 0)
+
+
+@pytest.fixture
+def servers(broker: BrokerThread) -> str:
+    return broker.address
 
 
 @pytest.mark.parametrize(

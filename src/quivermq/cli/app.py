@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "pipeline": (_USE, "Run pipelines on Spark; archive topics to tables, and replay them."),
     "user": (_OPERATE, "Add, remove and list users, and change what they may do."),
     "cluster": (_OPERATE, "Show and change the cluster: brokers, leaders, replicas."),
+    "top": (_OPERATE, "Show brokers, topics and groups while they work, on one screen."),
     "events": (_OPERATE, "Show what happened in the cluster, and what happens."),
     "backup": (_OPERATE, "Back a running cluster up into a folder, and verify backups."),
     "restore": (_OPERATE, "Restore a backup into a cluster."),
@@ -91,11 +92,28 @@ def quiver(
     """QuiverMQ: a message queue whose log holds Apache Arrow record batches."""
 
 
+def _join_words() -> None:
+    """Bash tells what was typed as words that it also split at : and =, as in `host:7600`."""
+    words = os.environ.get("COMP_WORDS", "").split("\n")
+    current = int(os.environ.get("COMP_CWORD", "0"))
+    joined: list[str] = []
+    for number, word in enumerate(words):
+        if joined and (word in {":", "="} or joined[-1].endswith((":", "="))):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        if number == current:
+            os.environ["COMP_CWORD"] = str(len(joined) - 1)
+    os.environ["COMP_WORDS"] = "\n".join(joined)
+
+
 def main() -> None:
     """Run the command line. An error becomes one line on standard error.
 
     The exit code is 1, 2 for wrong usage, 130 after Ctrl-C. `QUIVER_DEBUG=1` shows the traceback.
     """
+    if os.environ.get("_QUIVER_COMPLETE") == "complete_bash":
+        _join_words()
     before = gc.get_threshold()
     gc.set_threshold(_YOUNG_OBJECTS, *before[1:])
     try:
