@@ -60,7 +60,14 @@ def test_the_version_loads_what_parses_the_flag_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["topic", "list"], ["cluster", "status"], ["doctor"], ["user", "list"]]
+    "arguments",
+    [
+        ["topic", "list"],
+        ["cluster", "status"],
+        ["doctor"],
+        ["user", "list"],
+        ["top", "--once", "--interval", "100ms"],
+    ],
 )
 def test_a_command_that_only_administers_never_loads_arrow(
     arguments: list[str], servers: str

@@ -93,6 +93,21 @@ def test_tab_completes_commands_topics_and_groups(
         terminal.wait_until(f"quiver consume {topic} --group {group}")
 
 
+def test_an_installed_completion_works_from_the_first_tab(
+    shell: str, folder: Path, tmp_path: Path
+) -> None:
+    variables = {"HOME": str(tmp_path), "PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
+    for _ in range(2):  # a second time changes nothing
+        with Terminal(command=SHELLS[shell], columns=160, **variables) as terminal:
+            terminal.press(f"quiver --install-completion{ENTER}")
+            terminal.wait_until("once you restart the terminal")
+    with Terminal(command=[shell, "-i"], columns=160, **variables) as terminal:
+        terminal.press(f"echo rea''dy{ENTER}")
+        terminal.wait_until(lambda text: "\nready" in text)
+        terminal.press(f"quiver consu{TAB}")
+        terminal.wait_until("quiver consume")
+
+
 def test_tab_knows_the_brokers_that_the_line_names(
     shell: str, folder: Path, servers: str, names: tuple[str, str]
 ) -> None:

@@ -349,6 +349,7 @@ def test_a_terminal_shows_all_tables_takes_keys_and_survives_its_size(
         terminal.resize(110, 20)
         terminal.wait_until("HEALTH")
         terminal.press(ESCAPE)
+        terminal.wait_until(lambda text: "filter:" not in text)
         terminal.press("?")
         terminal.wait_until("Keys of quiver top")
         terminal.press("?")

@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -20,6 +21,7 @@ from quivermq.cli.options import add_connection_options
 # Imports make very many objects that stay: to look through them for garbage again and again takes a
 # twentieth of a short command's time.
 _YOUNG_OBJECTS: Final = 50_000
+_ZSH_CALL: Final = '[[ $zsh_eval_context[-1] == loadautofunc ]] && _quiver_completion "$@"'
 _RUN, _USE, _OPERATE = "Run brokers", "Use topics", "Operate"
 # In the order of `quiver --help`: the panel and the help of each.
 COMMANDS: Final = {
@@ -107,6 +109,14 @@ def _join_words() -> None:
     os.environ["COMP_WORDS"] = "\n".join(joined)
 
 
+def _finish_zsh_completion() -> None:
+    """Let zsh complete at the first Tab of a session: that Tab loads the file that typer has
+    written, which defines a function and does not call it."""
+    file = Path.home() / ".zfunc" / "_quiver"
+    if file.is_file() and _ZSH_CALL not in (text := file.read_text()):
+        file.write_text(f"{text.rstrip()}\n\n{_ZSH_CALL}\n")
+
+
 def main() -> None:
     """Run the command line. An error becomes one line on standard error.
 
@@ -124,6 +134,10 @@ def main() -> None:
         code = report_error(error)
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except SystemExit:
+        if sys.argv[1:] == ["--install-completion"]:
+            _finish_zsh_completion()
+        raise
     finally:
         gc.set_threshold(*before)
     sys.exit(code if isinstance(code, int) else 0)

@@ -109,6 +109,8 @@ class Meter:
         before stay as they are."""
         self.points = []
         self._progress.update(self._task, description=name, total=total, completed=0)
+        # At once: the bar's own turn may come when a short measurement is over.
+        self._progress.refresh()
 
     def begin(self) -> float:
         """It begins now; returns the time."""
