@@ -279,8 +279,24 @@ def test_without_a_terminal_tables_are_printed_once(servers: str, topic: str) ->
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 broker, 1 alive\n")
     assert "\x1b" not in done.stdout
-    assert re.search(rf"^ ?{topic} +[\d.]+k? ", done.stdout, re.MULTILINE)
-    assert re.search(rf"^ ?billing +{topic} +[\d,]+ ", done.stdout, re.MULTILINE)
+    assert re.search(rf"^{topic} +[\d.]+k? ", done.stdout, re.MULTILINE)
+    assert re.search(rf"^billing +{topic} +[\d,]+ ", done.stdout, re.MULTILINE)
+
+
+def test_a_terminal_can_have_plain_tables_too_which_fit(servers: str) -> None:
+    with quivermq.connect(servers) as client:
+        client.create_topic(LONG)
+    at = ("--servers", servers, "--interval", "200ms", "--filter", "shipments")
+    with Terminal("top", "--once", *at, columns=60) as terminal:
+        assert terminal.wait_for_end() == 0
+        shown = terminal.lines
+    (head,) = [line for line in shown if line.startswith("TOPIC")]
+    assert head.split()[1:4] == ["IN/S", "OUT/S", "MESSAGES"]
+    assert len([line for line in shown if line.startswith("shipments.")]) == 1
+    assert b"\x1b[?1049h" not in terminal.written, "no screen of its own"
+    whole = quiver("top", *at).stdout
+    assert f"\n{LONG} " in whole
+    assert re.search(r"^TOPIC .* HEALTH$", whole, re.MULTILINE)
 
 
 def test_a_table_can_be_chosen_sorted_and_seen_by_machines(servers: str) -> None:

@@ -18,7 +18,7 @@ from quivermq.cli.options import (
     duration_option,
     timeout_option,
 )
-from quivermq.cli.output import count, print_json, print_line, print_table, remark, table
+from quivermq.cli.output import count, print_json, print_line, remark, stdout_console
 from quivermq.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _print(
     with_system: bool,
     as_json: bool,
 ) -> None:
-    from quivermq.cli.top_views import VIEWS, arrange  # noqa: PLC0415
+    from quivermq.cli.top_views import VIEWS, arrange, fit  # noqa: PLC0415
 
     found: dict[str, list[Any]] = {}
     for name in names:
@@ -161,12 +161,15 @@ def _print(
     print_line(f"{count(len(nodes), 'broker')}, {alive} alive")
     for finding in sample.findings:
         remark(finding.text, "red" if finding.level == "bad" else "yellow")
+    console = stdout_console()
+    # A pipe has room for everything.
+    width = console.width if console.is_terminal else sys.maxsize
     for name, rows in found.items():
-        columns = VIEWS[name].columns
+        print_line("")
         if not rows:
             remark(f"nothing has {text!r} in its name" if text else VIEWS[name].empty)
             continue
-        made = table(*(each.name + ("" if each.is_text else ">") for each in columns))
-        for row in rows:
-            made.add_row(*(each.text(getattr(row, each.field)) for each in columns))
-        print_table(made)
+        table = fit(VIEWS[name].columns, rows, width)
+        print_line(table.line([each.name.upper() for each in table.columns]).rstrip(), "bold")
+        for _, cells in table.rows:
+            print_line(table.line(cells).rstrip())
