@@ -12,14 +12,17 @@ SRC = ROOT / "src" / "quivermq"
 LAYERS = [
     "errors", "quantities", "validation", "moments", "topic_settings", "addresses", "intervals",
     "names", "events", "batches", "log_context", "client_file", "settings", "tls", "raft", "queue",
-    "wire", "tracing", "cluster", "log", "replica", "client", "cluster_findings", "backup", "node",
-    "transports", "lakehouse", "spark", "pipelines", "integrations", "portal", "testing", "cli",
+    "wire", "tracing", "cluster", "log", "replica", "client", "cluster_findings",
+    "cluster_samples", "backup", "node", "transports", "lakehouse", "spark", "pipelines",
+    "integrations", "portal", "testing", "cli",
 ]  # fmt: skip
 FORBIDDEN = {
     ("queue", "raft"), ("wire", "raft"), ("wire", "queue"), ("client", "raft"),
     ("client", "queue"), ("client", "log"), ("client", "replica"), ("spark", "node"),
     ("lakehouse", "node"), ("pipelines", "node"), ("portal", "node"), ("portal", "queue"),
-    ("portal", "transports"), ("portal", "log"), ("portal", "replica"), ("portal", "raft"),
+    ("cluster_samples", "raft"), ("cluster_samples", "queue"), ("cluster_samples", "log"),
+    ("cluster_samples", "replica"), ("portal", "transports"), ("portal", "log"),
+    ("portal", "replica"), ("portal", "raft"),
     ("cli", "raft"), ("integrations", "node"), ("cli", "testing"), ("raft", "batches"),
     ("raft", "settings"),
 }  # fmt: skip

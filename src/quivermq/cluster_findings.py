@@ -1,10 +1,11 @@
 """Findings about a cluster's health, made of what the client tells: pure, for every tool.
 
-`quiver doctor`, `quiver cluster status` and the portal say the same of the same cluster.
+`quiver doctor`, `quiver cluster status`, `quiver top` and the portal say the same of the same
+cluster.
 """
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 import quivermq
@@ -111,6 +112,24 @@ def check_topics(
             "partitions",
             f"{count(total, 'partition')} of {count(len(topics), 'topic')}: healthy",
         )
+
+
+def settled(before: "Sequence[TopicInfo]", now: "Sequence[TopicInfo]") -> "list[TopicInfo]":
+    """The topics as they are now, with the replicas in sync that were so at either time: one that
+    is a moment behind while messages come in is no news."""
+    known = {
+        (topic.id, each.partition): each.in_sync for topic in before for each in topic.partitions
+    }
+
+    def calm(topic: "TopicInfo", each: "PartitionInfo") -> "PartitionInfo":
+        earlier = known.get((topic.id, each.partition))
+        if each.in_sync is None or earlier is None:
+            return each
+        return replace(each, in_sync=tuple(sorted({*each.in_sync, *earlier})))
+
+    return [
+        replace(topic, partitions=[calm(topic, each) for each in topic.partitions]) for topic in now
+    ]
 
 
 def _find_problems(

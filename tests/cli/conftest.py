@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cli.commands import COMMAND, environment
+from tests.client.brokers import BrokerThread
 
 FREE_PORTS = [
     *("--listen", "127.0.0.1:0", "--peer-listen", "127.0.0.1:0", "--http", "", "--grpc", "")
@@ -74,6 +75,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
     code, said = running.stop()
     assert code == 0, said
     assert "killed" not in said, said
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerThread]:
+    """One broker in this process, with metrics: for tests that need no cluster."""
+    running = BrokerThread(tmp_path_factory.mktemp("broker"), http="127.0.0.1:0")
+    yield running
+    running.stop()
 
 
 @pytest.fixture

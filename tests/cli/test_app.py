@@ -60,7 +60,14 @@ def test_the_version_loads_what_parses_the_flag_and_no_more() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["topic", "list"], ["cluster", "status"], ["doctor"], ["user", "list"]]
+    "arguments",
+    [
+        ["topic", "list"],
+        ["cluster", "status"],
+        ["doctor"],
+        ["user", "list"],
+        ["top", "--once", "--interval", "100ms"],
+    ],
 )
 def test_a_command_that_only_administers_never_loads_arrow(
     arguments: list[str], servers: str
@@ -79,7 +86,7 @@ def test_no_arguments_show_the_help_and_count_as_wrong_usage() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["topics"], "No such command 'topics'. Did you mean 'topic'?"),
+        (["topics"], "No such command 'topics'. Did you mean 'topic', 'top'?"),
         (["--nonsense"], "No such option: --nonsense"),
         (["topic", "create"], "Missing argument 'TOPIC'"),
         (["topic", "create", "a", "--max-age", "3x"], "'3x' is not a duration: write 500ms"),
@@ -119,7 +126,7 @@ def completed(words: str, **variables: str) -> str:
 
 
 def test_bash_completes_commands_and_options() -> None:
-    assert completed("quiver to").split() == ["topic"]
+    assert completed("quiver topi").split() == ["topic"]
     assert completed("quiver topic des").split() == ["describe"]
     assert "--fsync-interval-ms" in completed("quiver serve --fs")
     assert completed("quiver serve --fsync ").split() == ["always", "interval", "never"]

@@ -1,13 +1,6 @@
 """`quiver shell`: lines of a pipe, and a real terminal, against a cluster of processes."""
 
 import json
-import os
-import pty
-import re
-import select
-import signal
-import subprocess
-import termios
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +9,8 @@ from uuid import uuid4
 import pytest
 
 import quivermq
-from tests.cli.commands import COMMAND, Done, environment, quiver, quiver_json
+from tests.cli.commands import Done, quiver, quiver_json
+from tests.cli.terminal import CTRL_C, CTRL_D, TAB, UP, Terminal
 
 
 @pytest.fixture
@@ -80,7 +74,13 @@ def test_commit_in_single_and_sticky_mode(servers: str, topic: str, mode: str) -
 
 def test_a_wrong_line_prints_one_error_and_the_next_line_runs(servers: str, topic: str) -> None:
     wrong = {
-        "nonsense": "is not a command",
+        "nonsense": "is not a command; help lists them",
+        "pol": "did you mean poll?",
+        "help nonsense": "'nonsense' is not a command",
+        "send --header x y": "write --header name=value",
+        "status now": "status stands alone, or with live",
+        "seek": "seek needs a place",
+        "seek tomorrow": "'tomorrow' is not a time",
         "poll many": "is not a number",
         "ack 7": "no message [7] is held",
         "send": "send needs a value",
@@ -101,68 +101,55 @@ def test_a_wrong_line_prints_one_error_and_the_next_line_runs(servers: str, topi
     assert topic in done.stdout.splitlines()[-1] or topic in done.stdout
 
 
+def test_send_takes_headers_and_another_topic(servers: str, topic: str) -> None:
+    done = shell(
+        servers, topic,
+        "send --header a=1 --header b=2 to itself", "stream",
+        f"subscribe {topic} other", "poll 1", f"send --topic {topic} -- --odd", "groups",
+    )  # fmt: skip
+    assert "a=1  b=2  to itself\n" in done.stdout
+    assert "stored at 0/5\n" in done.stdout
+    listed = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert ["other", "shared"] in listed
+    assert ["shell", "shared"] in listed
+
+
+def test_seek_moves_the_group_and_releases_what_is_held(servers: str, topic: str) -> None:
+    done = shell(servers, topic, "stream 3", "poll", "seek earliest", "status", "poll 2", "seek 3")
+    assert "shell continues at offset 0 of partition 0\n" in done.stdout
+    assert "shell continues at offset 3 of partition 0\n" in done.stdout
+    assert values(done) == ["a", "b", "c", "d", "a", "b"]
+    assert "held: " not in done.stdout, "of before the seek"
+    assert group(servers, topic)["lag"] == 1
+
+
+def test_status_live_runs_on_a_pipe_once(servers: str, topic: str) -> None:
+    done = shell(servers, topic, "poll 1", "status live")
+    assert done.stdout.count("cluster of 3 brokers") == 1
+    assert "held: 1 message, [1]\n" in done.stdout
+
+
 def test_help_names_every_command(servers: str) -> None:
     done = quiver("shell", "--servers", servers, stdin="help\nstatus\npoll\n")
     for command in ("send", "subscribe", "poll", "stream", "ack", "nack", "commit", "mode"):
         assert f" {command} " in done.stdout
+    assert "NAME=VALUE" in done.stdout
+    one = quiver("shell", "--servers", servers, stdin="help seek\n").stdout
+    assert " poll " not in one
+    assert "seek WHERE" in one
     assert "no topic in use" in done.stdout
     assert done.stderr == "error: no topic in use: subscribe TOPIC [GROUP] first\n"
 
 
-class Terminal:
-    """`quiver shell` on a terminal of 80 columns."""
-
-    def __init__(self, servers: str, state: Path) -> None:
-        self._own, theirs = pty.openpty()
-        termios.tcsetwinsize(theirs, (24, 80))
-        variables = {
-            "XDG_STATE_HOME": str(state),
-            "TERM": "xterm",
-            # This terminal does not answer when it is asked where its cursor is.
-            "PROMPT_TOOLKIT_NO_CPR": "1",
-        }
-        self.process = subprocess.Popen(
-            [*COMMAND, "shell", "--servers", servers],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=environment(**variables),
-            start_new_session=True,
-        )
-        os.close(theirs)
-        self._shown = ""
-        """Read, and not expected yet."""
-
-    def __enter__(self) -> "Terminal":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._own)
-
-    def press(self, keys: str) -> None:
-        os.write(self._own, keys.encode())
-
-    def expect(self, text: str) -> None:
-        """Read until the text is shown; the cursor may jump over spaces, so they do not count."""
-        wanted, deadline = "".join(text.split()), time.monotonic() + 20
-        while wanted not in self._shown:
-            assert time.monotonic() < deadline, self._shown
-            if select.select([self._own], [], [], 1.0)[0]:
-                read = os.read(self._own, 4096).decode(errors="replace")
-                self._shown += INVISIBLE.sub("", read)
-        self._shown = self._shown.partition(wanted)[2]
-
-
-INVISIBLE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>])|[\x00-\x20]")
-UP, TAB, CTRL_C, CTRL_D = "\x1b[A", "\t", "\x03", "\x04"
+def typed(servers: str, state: Path) -> Terminal:
+    """A shell on a terminal, with its history below `state`."""
+    return Terminal("shell", "--servers", servers, XDG_STATE_HOME=str(state))
 
 
 def test_a_terminal_completes_and_recalls_lines(servers: str, topic: str, tmp_path: Path) -> None:
     with quivermq.connect(servers) as client:
         client.poll(topic, group="workers", max_messages=1)[0].nack()
-    with Terminal(servers, tmp_path) as terminal:
+    with typed(servers, tmp_path) as terminal:
         terminal.expect("quiver>")
         terminal.press(f"subs{TAB}")
         terminal.expect("subscribe")
@@ -181,7 +168,7 @@ def test_a_terminal_completes_and_recalls_lines(servers: str, topic: str, tmp_pa
     history = tmp_path / "quivermq" / "shell_history"
     assert f"+subscribe {topic} workers \n" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0, "others may not read the messages in it"
-    with Terminal(servers, tmp_path) as terminal:
+    with typed(servers, tmp_path) as terminal:
         terminal.expect("quiver>")
         terminal.press(f"{UP}\r")
         terminal.expect(f"{topic}/workers shared>")
@@ -190,7 +177,7 @@ def test_a_terminal_completes_and_recalls_lines(servers: str, topic: str, tmp_pa
 def test_ctrl_c_ends_a_stream_and_ctrl_d_releases_what_is_held(
     servers: str, topic: str, tmp_path: Path
 ) -> None:
-    with Terminal(servers, tmp_path) as terminal:
+    with typed(servers, tmp_path) as terminal:
         terminal.expect("quiver>")
         terminal.press(f"subscribe {topic}\r")
         terminal.expect(f"{topic}/shell shared>")
@@ -203,8 +190,7 @@ def test_ctrl_c_ends_a_stream_and_ctrl_d_releases_what_is_held(
         deadline = time.monotonic() + 20
         while group(servers, topic)["done"] < 3:
             assert time.monotonic() < deadline
-        # This terminal does not control the process, so a Ctrl-C key would not interrupt it.
-        terminal.process.send_signal(signal.SIGINT)
+        terminal.interrupt()
         terminal.expect("shared>")
         terminal.press(f"half a line{CTRL_C}")
         # The prompt of the half line looks like the next one, and Ctrl-D ends only an empty line.
@@ -223,7 +209,52 @@ def test_a_terminal_without_a_writable_home_has_no_history_file(
 ) -> None:
     state = tmp_path / "file"
     state.write_text("not a folder")
-    with Terminal(servers, state) as terminal:
+    with typed(servers, state) as terminal:
         terminal.expect("quiver>")
         terminal.press("exit\r")
         assert terminal.process.wait(20) == 0
+
+
+def test_a_terminal_completes_numbers_options_and_places(
+    servers: str, topic: str, tmp_path: Path
+) -> None:
+    with typed(servers, tmp_path) as terminal:
+        terminal.expect("quiver>")
+        # Completion runs beside the keyboard: each Tab waits for what the one before has brought.
+        terminal.press(f"send --to{TAB}")
+        terminal.wait_until("send --topic")
+        terminal.press(f"{topic[:-2]}{TAB}")
+        terminal.wait_until(f"send --topic {topic}")
+        terminal.press("hello\r")
+        terminal.expect("stored at 0/4")
+        terminal.press(f"subscribe {topic}\rpoll 12\r")
+        terminal.expect("[5] ")
+        terminal.press(f"ack 3 {TAB}{TAB}")
+        # All that are held, and not named yet.
+        terminal.wait_until(lambda text: {"1", "2", "4", "5"} <= set(text.split()))
+        assert "3" not in {line.strip() for line in terminal.lines}
+        terminal.press(f"{CTRL_C}help st{TAB}{TAB}")
+        terminal.wait_until(lambda text: "status" in text and "stream" in text)
+        terminal.press(f"{CTRL_C}see{TAB}")
+        terminal.wait_until("> seek")
+        terminal.press(f"ear{TAB}")
+        terminal.wait_until("> seek earliest")
+        terminal.press("\r")
+        terminal.expect("continues at offset 0")
+
+
+def test_a_live_status_follows_the_group_until_ctrl_c(
+    servers: str, topic: str, tmp_path: Path
+) -> None:
+    with typed(servers, tmp_path) as terminal, quivermq.connect(servers) as client:
+        terminal.expect("quiver>")
+        terminal.press(f"subscribe {topic}\rstream 1\rstatus live\r")
+        terminal.expect("Ctrl-C ends")
+        terminal.wait_until("lag 3, in flight 0, delayed 0, done 1")
+        client.produce(topic, b"e")
+        client.ack(client.poll(topic, group="shell", max_messages=2))
+        shown = terminal.wait_until("lag 2, in flight 0, delayed 0, done 3 (")
+        assert shown.count("cluster of 3 brokers, 3 alive") == 1, "in place, not line after line"
+        terminal.interrupt()
+        terminal.press("exit\r")
+        assert terminal.wait_for_end() == 0

@@ -1,52 +1,13 @@
-"""Samples: metrics as text, their history, what needs attention."""
+"""The history of samples, and what needs attention."""
 
 from dataclasses import replace
 from typing import Any
 
 from quivermq.client import ClusterInfo, NodeInfo, PartitionInfo, TopicInfo
-from quivermq.portal.attention import GroupProgress, notices, settled
+from quivermq.cluster_findings import settled
+from quivermq.cluster_samples import Scrape
+from quivermq.portal.attention import GroupProgress, notices
 from quivermq.portal.history import POINTS_MAX, RINGS_MAX, History
-from quivermq.portal.scrape import Scrape, parse, quantile
-
-TEXT = """\
-# HELP quiver_messages_produced_total Messages stored here as leader.
-quiver_messages_produced_total{node="1",partition="0",topic="orders"} 10.0
-quiver_messages_produced_total{node="1",partition="1",topic="orders"} 5.0
-quiver_group_lag{group="g",node="1",partition="0",topic="orders"} 9.0
-quiver_group_lag{group="g",node="1",partition="1",topic="orders"} 1.0
-quiver_fsync_seconds_bucket{le="0.001",node="1"} 8.0
-quiver_fsync_seconds_bucket{le="+Inf",node="1"} 10.0
-quiver_raft_state{node="1",partition="0",topic="orders"} 4.0
-quiver_raft_replication_lag{member="2",node="1",partition="0",topic="orders"} 3.0
-quiver_connections{node="1",transport="tcp"} 2.0
-quiver_connections{node="1",transport="http"} 1.0
-process_start_time_seconds 1.5e+09
-python_gc_objects_collected_total{generation="0"} 3.0
-quiver_broken{ nonsense
-"""
-
-
-def test_metrics_are_read_by_what_they_are_of() -> None:
-    found = parse(TEXT, 1)
-    assert found.partitions["quiver_messages_produced_total"] == {
-        ("orders", 0): 10,
-        ("orders", 1): 5,
-    }
-    assert found.groups["quiver_group_lag"] == {("orders", "g"): 10}
-    assert found.buckets["quiver_fsync_seconds"] == {0.001: 8, float("inf"): 10}
-    assert found.followers == {("orders", 0, 2): 3}
-    assert found.plain["quiver_connections"] == 3
-    assert found.started == 1.5e9
-    assert found.state_of(("orders", 0)) == "leader"
-    assert found.state_of(("orders", 7)) == ""
-
-
-def test_a_quantile_is_of_what_happened_between_two_scrapes() -> None:
-    before = {0.001: 100.0, 0.01: 100.0, float("inf"): 100.0}
-    after = {0.001: 100.0, 0.01: 200.0, float("inf"): 200.0}
-    assert 0.009 < quantile(0.99, before, after) <= 0.01
-    assert quantile(0.99, after, after) == 0
-    assert quantile(0.99, {}, {}) == 0
 
 
 def test_history_keeps_an_hour_and_gives_a_chart_no_more_than_it_can_draw() -> None:

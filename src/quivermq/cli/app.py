@@ -8,6 +8,7 @@ import gc
 import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Final
 
 import typer
@@ -20,6 +21,7 @@ from quivermq.cli.options import add_connection_options
 # Imports make very many objects that stay: to look through them for garbage again and again takes a
 # twentieth of a short command's time.
 _YOUNG_OBJECTS: Final = 50_000
+_ZSH_CALL: Final = '[[ $zsh_eval_context[-1] == loadautofunc ]] && _quiver_completion "$@"'
 _RUN, _USE, _OPERATE = "Run brokers", "Use topics", "Operate"
 # In the order of `quiver --help`: the panel and the help of each.
 COMMANDS: Final = {
@@ -37,6 +39,7 @@ COMMANDS: Final = {
     "pipeline": (_USE, "Run pipelines on Spark; archive topics to tables, and replay them."),
     "user": (_OPERATE, "Add, remove and list users, and change what they may do."),
     "cluster": (_OPERATE, "Show and change the cluster: brokers, leaders, replicas."),
+    "top": (_OPERATE, "Show brokers, topics and groups while they work, on one screen."),
     "events": (_OPERATE, "Show what happened in the cluster, and what happens."),
     "backup": (_OPERATE, "Back a running cluster up into a folder, and verify backups."),
     "restore": (_OPERATE, "Restore a backup into a cluster."),
@@ -91,11 +94,36 @@ def quiver(
     """QuiverMQ: a message queue whose log holds Apache Arrow record batches."""
 
 
+def _join_words() -> None:
+    """Bash tells what was typed as words that it also split at : and =, as in `host:7600`."""
+    words = os.environ.get("COMP_WORDS", "").split("\n")
+    current = int(os.environ.get("COMP_CWORD", "0"))
+    joined: list[str] = []
+    for number, word in enumerate(words):
+        if joined and (word in {":", "="} or joined[-1].endswith((":", "="))):
+            joined[-1] += word
+        else:
+            joined.append(word)
+        if number == current:
+            os.environ["COMP_CWORD"] = str(len(joined) - 1)
+    os.environ["COMP_WORDS"] = "\n".join(joined)
+
+
+def _finish_zsh_completion() -> None:
+    """Let zsh complete at the first Tab of a session: that Tab loads the file that typer has
+    written, which defines a function and does not call it."""
+    file = Path.home() / ".zfunc" / "_quiver"
+    if file.is_file() and _ZSH_CALL not in (text := file.read_text()):
+        file.write_text(f"{text.rstrip()}\n\n{_ZSH_CALL}\n")
+
+
 def main() -> None:
     """Run the command line. An error becomes one line on standard error.
 
     The exit code is 1, 2 for wrong usage, 130 after Ctrl-C. `QUIVER_DEBUG=1` shows the traceback.
     """
+    if os.environ.get("_QUIVER_COMPLETE") == "complete_bash":
+        _join_words()
     before = gc.get_threshold()
     gc.set_threshold(_YOUNG_OBJECTS, *before[1:])
     try:
@@ -106,6 +134,10 @@ def main() -> None:
         code = report_error(error)
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except SystemExit:
+        if sys.argv[1:] == ["--install-completion"]:
+            _finish_zsh_completion()
+        raise
     finally:
         gc.set_threshold(*before)
     sys.exit(code if isinstance(code, int) else 0)

@@ -24,6 +24,7 @@ from quivermq.cli.options import (
     Once,
     Servers,
     Timeout,
+    complete_topics,
     connect,
     duration_option,
     number_option,
@@ -42,7 +43,9 @@ _STANDARD_ERROR: Final = 2
 _FILES: Final[dict[str, Any]] = {"rich_help_panel": "Files and commits"}
 _JSON: Final[dict[str, Any]] = {"rich_help_panel": "JSON payloads"}
 
-TopicOption = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic.")]
+TopicOption = Annotated[
+    str, typer.Option("--topic", metavar="TOPIC", help="The topic.", autocompletion=complete_topics)
+]
 Table = Annotated[str, typer.Argument(metavar="PATH", help="The table's folder.")]
 ToTable = Annotated[
     str, typer.Option("--to", metavar="PATH", help="The table's folder; created if need be.")

@@ -8,11 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import Enum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
+from quivermq.cli import bench_chart
 from quivermq.cli.errors import UsageError
 from quivermq.cli.local_brokers import LocalBrokers, plan
 from quivermq.cli.options import (
@@ -23,7 +32,16 @@ from quivermq.cli.options import (
     size_option,
     timeout_option,
 )
-from quivermq.cli.output import count, print_json, print_table, remark, show_status, table
+from quivermq.cli.output import (
+    count,
+    print_json,
+    print_line,
+    print_table,
+    remark,
+    stderr_console,
+    stdout_console,
+    table,
+)
 from quivermq.quantities import format_size
 
 if TYPE_CHECKING:
@@ -35,6 +53,14 @@ _CALL_MESSAGES: Final = 50_000
 """Messages of one `produce_many`."""
 _LATENCY_MESSAGES_MAX: Final = 2_000
 _WARM_UP_MESSAGES: Final = 200
+_REPORT_MESSAGES: Final = 5_000
+_REPORT_SECONDS: Final = 0.02
+"""More often is neither kept for a chart nor shown."""
+_CHART_COLUMNS: Final = 78
+
+
+Charted = dict[str, list[bench_chart.Point]]
+"""How far a measurement was at which time, by its name."""
 
 
 class Subject(Enum):
@@ -67,6 +93,39 @@ class Measurement:
     p99_us: float | None = None
 
 
+class Meter:
+    """Takes how far a measurement is: for the bar on a terminal, and for its chart."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("preparing", total=None)
+        self._began = self._last = 0.0
+        self.points: list[bench_chart.Point] = []
+        """Of the measurement that runs, or ran last."""
+        self.latencies_us: list[float] = []
+
+    def show(self, name: str, total: int) -> None:
+        """The next measurement is prepared. What it reports is its own: the points of the one
+        before stay as they are."""
+        self.points = []
+        self._progress.update(self._task, description=name, total=total, completed=0)
+        # At once: the bar's own turn may come when a short measurement is over.
+        self._progress.refresh()
+
+    def begin(self) -> float:
+        """It begins now; returns the time."""
+        self._began = self._last = time.perf_counter()
+        return self._began
+
+    def report(self, done: int) -> None:
+        """So many messages are done; cheap enough to be called within a measurement."""
+        now = time.perf_counter()
+        if now - self._last >= _REPORT_SECONDS:
+            self._last = now
+            self.points.append((now - self._began, done))
+            self._progress.update(self._task, completed=done)
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """The messages to send, and the topic."""
@@ -75,6 +134,7 @@ class Workload:
     topic: str
     count: int
     size: int
+    meter: Meter
 
     def values(self) -> list[bytes]:
         """The messages of one call: random, so that compression gains nothing."""
@@ -127,12 +187,21 @@ def bench(
             remark(title)
         # Brokers of its own have no TLS, whatever the environment says.
         tls = None if servers else False
-        with connect(found, timeout, tls=tls) as client, _topic(client, partitions) as topic:
-            measured = _measure(Workload(client, topic, messages, size), what, quiet=as_json)
+        with (
+            connect(found, timeout, tls=tls) as client,
+            _topic(client, partitions) as topic,
+            _progress(quiet=as_json) as progress,
+        ):
+            meter = Meter(progress)
+            measured, charted = _measure(Workload(client, topic, messages, size, meter), what)
     if as_json:
         print_json([asdict(each) for each in measured])
     else:
         _print(measured)
+        console = stdout_console()
+        if console.is_terminal:
+            columns = min(console.width, _CHART_COLUMNS)
+            _print_charts(measured, charted, meter.latencies_us, columns)
 
 
 @contextmanager
@@ -165,17 +234,38 @@ def _topic(client: "Client", partitions: int) -> Iterator[str]:
         client.delete_topic(name)
 
 
-def _measure(work: Workload, what: Subject, *, quiet: bool) -> list[Measurement]:
+def _progress(*, quiet: bool) -> Progress:
+    """A bar on standard error, if that is a terminal; gone at the end."""
+    console = stderr_console()
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=quiet or not console.is_terminal,
+    )
+
+
+def _measure(work: Workload, what: Subject) -> tuple[list[Measurement], Charted]:
     """Run the measurements; produce comes first, so that there is something to read."""
     chosen = list(_MEASURES) if what is Subject.ALL else [what]
-    with show_status("preparing", quiet=quiet) as status:
-        if what is Subject.CONSUME:
-            produce_many(work)
-        measured = []
-        for measure in (measure for each in chosen for measure in _MEASURES[each]):
-            status.update(f"{measure.__name__}: {count(work.count, 'message')} of {work.size} B")
-            measured.append(measure(work))
-    return measured
+    stored, measured, charted = 0, [], {}
+    if what is Subject.CONSUME:
+        work.meter.show("preparing", work.count)
+        stored = produce_many(work).messages
+    for subject in chosen:
+        for measure in _MEASURES[subject]:
+            total = {Subject.CONSUME: stored, Subject.LATENCY: _latency_count(work)}
+            work.meter.show(measure.__name__, total.get(subject, work.count))
+            found = measure(work)
+            measured.append(found)
+            if subject is not Subject.LATENCY:
+                charted[found.name] = work.meter.points
+            if subject is Subject.PRODUCE:
+                stored += found.messages
+    return measured, charted
 
 
 def _print(measured: list[Measurement]) -> None:
@@ -193,12 +283,29 @@ def _print(measured: list[Measurement]) -> None:
     print_table(made)
 
 
+def _print_charts(
+    measured: list[Measurement], charted: Charted, latencies_us: list[float], columns: int
+) -> None:
+    """Rates beside each other and over time, and latencies."""
+    rates = [(each.name, each.messages_per_second) for each in measured]
+    charts = [("messages/s", bench_chart.bars(rates, columns))]
+    for name, points in charted.items():
+        charts.append((f"{name}: messages/s over time", bench_chart.over_time(points, columns)))
+    charts.append(("latency of a produce", bench_chart.latencies(latencies_us, columns)))
+    for title, lines in charts:
+        if lines:
+            print_line(title, "bold")
+            for line in [*lines, ""]:
+                print_line(line)
+
+
 def produce_many(work: Workload) -> Measurement:
     """Send lists of messages."""
     values = work.values()
-    began = time.perf_counter()
+    began = work.meter.begin()
     for left in range(work.count, 0, -len(values)):
         work.client.produce_many(work.topic, values[:left])
+        work.meter.report(work.count - max(0, left - len(values)))
     return work.result("produce_many", work.count, time.perf_counter() - began)
 
 
@@ -206,10 +313,13 @@ def producer_send(work: Workload) -> Measurement:
     """Send one message a call; the producer makes batches."""
     values = work.values()
     with work.client.producer() as producer:
-        began = time.perf_counter()
+        began = work.meter.begin()
         for left in range(work.count, 0, -len(values)):
-            for value in values[:left]:
-                last = producer.send(work.topic, value)
+            for first in range(0, min(left, len(values)), _REPORT_MESSAGES):
+                end = min(left, first + _REPORT_MESSAGES)
+                for value in values[first:end]:
+                    last = producer.send(work.topic, value)
+                work.meter.report(work.count - left + end)
         producer.flush()
         last.result()
         seconds = time.perf_counter() - began
@@ -218,33 +328,41 @@ def producer_send(work: Workload) -> Measurement:
 
 def read_arrow(work: Workload) -> Measurement:
     """Read everything as Arrow batches."""
-    began = time.perf_counter()
+    began = work.meter.begin()
     rows = 0
     for partition in _partitions(work):
-        rows += sum(batch.num_rows for batch in work.client.read(work.topic, partition).batches())
+        for batch in work.client.read(work.topic, partition).batches():
+            rows += batch.num_rows
+            work.meter.report(rows)
     return work.result("read, Arrow", rows, time.perf_counter() - began)
 
 
 def read_messages(work: Workload) -> Measurement:
     """Read everything as message objects."""
-    began = time.perf_counter()
+    began = work.meter.begin()
     read = 0
     for partition in _partitions(work):
-        read += sum(1 for _ in work.client.read(work.topic, partition))
+        messages = iter(work.client.read(work.topic, partition))
+        while taken := sum(1 for _ in islice(messages, _REPORT_MESSAGES)):
+            read += taken
+            work.meter.report(read)
     return work.result("read, messages", read, time.perf_counter() - began)
 
 
 def measure_latency(work: Workload) -> Measurement:
     """Send one message at a time, each acknowledged before the next."""
-    messages = min(work.count, _LATENCY_MESSAGES_MAX)
+    messages = _latency_count(work)
     values = work.values()
     for value in values[:_WARM_UP_MESSAGES]:
         work.client.produce(work.topic, value)
     times = []
+    work.meter.begin()
     for number in range(messages):
         began = time.perf_counter()
         work.client.produce(work.topic, values[number % len(values)])
         times.append(time.perf_counter() - began)
+        work.meter.report(number)
+    work.meter.latencies_us = [each * 1e6 for each in times]
     times.sort()
     rate = messages / sum(times)
     return Measurement(
@@ -256,6 +374,10 @@ def measure_latency(work: Workload) -> Measurement:
         p50_us=times[len(times) // 2] * 1e6,
         p99_us=times[len(times) * 99 // 100] * 1e6,
     )
+
+
+def _latency_count(work: Workload) -> int:
+    return min(work.count, _LATENCY_MESSAGES_MAX)
 
 
 def _partitions(work: Workload) -> range:

@@ -14,6 +14,7 @@ from quivermq.cli.options import (
     Servers,
     Timeout,
     Yes,
+    complete_topics,
     confirm,
     connect,
 )
@@ -328,7 +329,10 @@ def transfer(
     to: Annotated[
         int, typer.Option("--to", metavar="NODE", min=1, help="The broker that is to lead.")
     ],
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The topic.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Argument(metavar="[TOPIC]", help="The topic.", autocompletion=complete_topics),
+    ] = None,
     partition: Annotated[
         int | None, typer.Argument(metavar="[PARTITION]", min=0, help="The partition.")
     ] = None,

@@ -25,6 +25,7 @@ from quivermq.cli.options import (
     Partition,
     Servers,
     Timeout,
+    complete_groups,
     complete_topics,
     duration_option,
     number_option,
@@ -42,7 +43,10 @@ _DRAIN_SECONDS: Final = 10.0
 GroupName = Annotated[
     str | None,
     typer.Option(
-        "--group", metavar="NAME", help="Consume for this group; single: continue where it is."
+        "--group",
+        metavar="NAME",
+        help="Consume for this group; single: continue where it is.",
+        autocompletion=complete_groups,
     ),
 ]
 Mode = Annotated[
@@ -71,6 +75,18 @@ Details = Annotated[
         "--details/--no-details",
         help="Also show partition, offset, time and key.",
         show_default="on a terminal",
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        "-F",
+        metavar="FORMAT",
+        help="Print messages so, as '%p/%o %k: %s\\n'. %t topic, %p partition, %o offset, %k key, "
+        "%s value, %h headers, %T timestamp, %D date and time, %P priority, %d delivery count, "
+        "%c content type, %S length, %K key's length, %R length as 4 bytes; \\n \\t \\r \\0 "
+        "\\x41. No line end is added.",
     ),
 ]
 AckTime = Annotated[
@@ -134,6 +150,7 @@ def consume(
     max_: Max = None,
     follow: Follow = False,
     details: Details = None,
+    form: Format = None,
     ack: AckTime = Ack.MANUAL,
     then: Settle = Then.ACK,
     reason: Reason = None,
@@ -149,14 +166,12 @@ def consume(
     In a pipe, a line is the value and nothing else; with --json it is an object
     with everything. Without --follow it ends when no message is waiting.
     """
-    if mode is None:
-        mode = ConsumeMode.SINGLE if group is None else ConsumeMode.SHARED
-    if group is None and mode is not ConsumeMode.SINGLE:
-        raise UsageError(f"--mode {mode.value} needs a --group")
+    _check_format(form, is_other=as_json or details is not None)
+    mode = _choose_mode(mode, group)
     _check_shared_only(mode, ack, then, reason)
     _check_topics(topics, pattern=pattern)
     is_several = pattern or len(topics) > 1
-    lines = MessageLines(as_json=as_json, details=details, with_topics=is_several)
+    lines = MessageLines(as_json=as_json, details=details, with_topics=is_several, form=form)
     request = ConsumeRequest(tuple(topics), group or "", max_ or 0, follow=follow, pattern=pattern)
     printer: SharedPrinter | StickyPrinter | SinglePrinter
     if mode is ConsumeMode.SINGLE:
@@ -212,6 +227,21 @@ async def _run(
             running.cancel()
             await asyncio.wait([running])
             raise
+
+
+def _choose_mode(mode: ConsumeMode | None, group: str | None) -> ConsumeMode:
+    if mode is None:
+        return ConsumeMode.SINGLE if group is None else ConsumeMode.SHARED
+    if group is None and mode is not ConsumeMode.SINGLE:
+        raise UsageError(f"--mode {mode.value} needs a --group")
+    return mode
+
+
+def _check_format(form: str | None, *, is_other: bool) -> None:
+    if form is not None and is_other:
+        raise UsageError("--format says all of how messages look: leave --json and --details out")
+    if form == "":
+        raise UsageError("--format: give what to print, as '%s\\n'")
 
 
 def _check_topics(topics: list[str], *, pattern: bool) -> None:

@@ -17,6 +17,7 @@ from quivermq.cli.options import (
     Servers,
     Timeout,
     Yes,
+    complete_groups,
     complete_topics,
     confirm,
     connect,
@@ -61,7 +62,12 @@ Offsets = Annotated[
 ]
 OfGroup = Annotated[
     str | None,
-    typer.Option("--group", metavar="GROUP", help="Only letters of the group that failed."),
+    typer.Option(
+        "--group",
+        metavar="GROUP",
+        help="Only letters of the group that failed.",
+        autocompletion=complete_groups,
+    ),
 ]
 WithReason = Annotated[
     str | None,
@@ -97,7 +103,11 @@ All = Annotated[bool, typer.Option("--all", help="All letters.")]
 def list_(
     topic: Annotated[
         str | None,
-        typer.Argument(metavar="[TOPIC]", help="The topic whose messages failed; default: all."),
+        typer.Argument(
+            metavar="[TOPIC]",
+            help="The topic whose messages failed; default: all.",
+            autocompletion=complete_topics,
+        ),
     ] = None,
     group: OfGroup = None,
     reason: WithReason = None,

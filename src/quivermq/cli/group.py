@@ -18,6 +18,7 @@ from quivermq.cli.options import (
     Timeout,
     Topic,
     Yes,
+    complete_topics,
     confirm,
     connect,
     parse_position,
@@ -47,7 +48,10 @@ _COUNTS = ("lag", "in_flight", "delayed", "done", "dead", "lost", "redelivered")
 @app.command("list")
 def list_(
     topic: Annotated[
-        str | None, typer.Argument(metavar="[TOPIC]", help="Only groups of this topic.")
+        str | None,
+        typer.Argument(
+            metavar="[TOPIC]", help="Only groups of this topic.", autocompletion=complete_topics
+        ),
     ] = None,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
@@ -67,7 +71,7 @@ def list_(
     for name, mine in groupby(groups, key=lambda group: group.topic):
         if topic is None:
             print_line(name, "bold")
-        _print_groups(list(mine))
+        print_groups(list(mine))
 
 
 @app.command()
@@ -159,7 +163,8 @@ def _summary(group: "GroupInfo") -> str:
     return f"{group.name} of {group.topic}: {group.mode}, {members}{generation}"
 
 
-def _print_groups(groups: list["GroupInfo"]) -> None:
+def print_groups(groups: list["GroupInfo"]) -> None:
+    """Print groups of one topic as a table."""
     made = table("group", "mode", "members>", *_columns(groups))
     for group in groups:
         made.add_row(group.name, group.mode, str(len(group.members)), *_cells(group, groups))

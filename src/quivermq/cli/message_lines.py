@@ -1,4 +1,4 @@
-"""Writes messages as lines to standard output: the value alone, with details, or as JSON."""
+"""Writes messages to standard output: the value alone, with details, as JSON, or in a format."""
 
 import base64
 import json
@@ -6,6 +6,7 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from quivermq.cli.message_format import MessageFormat
 from quivermq.cli.output import printable, stdout_console
 
 if TYPE_CHECKING:
@@ -15,21 +16,32 @@ if TYPE_CHECKING:
 
 
 class MessageLines:
-    """Writes one line a message. `details` None: on a terminal only."""
+    """Writes one line a message, or what `form` says of it. `details` None: on a terminal only."""
 
-    def __init__(self, *, as_json: bool, details: bool | None, with_topics: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        as_json: bool,
+        details: bool | None,
+        with_topics: bool = False,
+        form: str | None = None,
+    ) -> None:
         console = stdout_console()
         self._out = sys.stdout.buffer
         self._as_json = as_json
         self._with_topics = with_topics
         self._details = console.is_terminal if details is None else details
         self._is_terminal = console.is_terminal
+        self._form = MessageFormat(form, for_terminal=console.is_terminal) if form else None
         has_colour = console.is_terminal and not console.no_color
         self._dim, self._plain = ("\x1b[2m", "\x1b[0m") if has_colour else ("", "")
 
     def write(self, message: "AnyMessage", label: str = "") -> None:
         """Write one message, after `label` if there is one."""
-        self._out.write(label.encode() + self._line(message) + b"\n")
+        if self._form is not None:
+            self._out.write(self._form.write(message))
+        else:
+            self._out.write(label.encode() + self._line(message) + b"\n")
 
     def flush(self) -> None:
         self._out.flush()

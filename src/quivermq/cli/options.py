@@ -25,6 +25,8 @@ DEFAULT_ROWS: Final = 100
 _CONNECTION: Final = "Connection"
 # A user who presses Tab does not wait for longer.
 _COMPLETION_SECONDS: Final = 1.0
+_COMPLETION_TOPICS: Final = 10
+"""A user who has named no topic is offered the groups of so many."""
 _NO_LIMIT: Final = {"none", "unlimited"}
 
 
@@ -97,14 +99,23 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def complete_groups(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of groups of the topic that was named before."""
-    topic = ctx.params.get("topic") or ctx.params.get("name") or ""
-    return _complete(
-        ctx,
-        lambda client: [
-            group.name for group in client.groups(topic) if group.name.startswith(incomplete)
-        ],
-    )
+    """Names of groups of the topics that are named already; of the first topics, if none is."""
+    params = ctx.params
+    named = params.get("topics") or [params.get("topic") or params.get("name")]
+    topics = [each for each in named if each]
+
+    def ask(client: "Client") -> list[str]:
+        chosen = topics or [name for name in client.topic_names() if not name.startswith("_")]
+        found = {
+            group.name for topic in chosen[:_COMPLETION_TOPICS] for group in client.groups(topic)
+        }
+        return sorted(
+            name
+            for name in found
+            if name.startswith(incomplete) and (incomplete or not name.startswith("_"))
+        )
+
+    return _complete(ctx, ask)
 
 
 def _complete(ctx: typer.Context, ask: "Callable[[Client], list[str]]") -> list[str]:

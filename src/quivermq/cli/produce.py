@@ -93,7 +93,7 @@ def produce(
         "priority": priority,
         "delay": delay,
         "partition": partition,
-        "headers": _headers(header or []) or None,
+        "headers": parse_headers(header or []) or None,
         "content_type": content_type,
         "ttl": ttl,
         "timestamp": _timestamp(timestamp),
@@ -243,7 +243,8 @@ def _keyed(
         yield found, value
 
 
-def _headers(pairs: list[str]) -> dict[str, bytes]:
+def parse_headers(pairs: list[str]) -> dict[str, bytes]:
+    """Headers of `name=value` texts."""
     headers = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -18,6 +18,7 @@ from quivermq.cli.options import (
     AsJson,
     Servers,
     Timeout,
+    complete_groups,
     complete_topics,
     connect,
 )
@@ -37,7 +38,10 @@ def shell(
         ),
     ] = None,
     group: Annotated[
-        str, typer.Option(metavar="NAME", help="The group to consume for.")
+        str,
+        typer.Option(
+            metavar="NAME", help="The group to consume for.", autocompletion=complete_groups
+        ),
     ] = DEFAULT_GROUP,
     servers: Servers = DEFAULT_SERVERS,
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,

@@ -6,27 +6,30 @@ write it, a colon, what it does.
 
 import shlex
 import time
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from quivermq.cli.errors import UsageError
+from quivermq.cli.group import print_groups
 from quivermq.cli.message_lines import MessageLines
+from quivermq.cli.options import parse_position
 from quivermq.cli.output import (
     count,
     format_number,
-    numbers,
     print_line,
     print_table,
     remark,
     table,
 )
+from quivermq.cli.produce import parse_headers
 from quivermq.cli.shell_modes import (
     MODES,
     SharedMode,
     ShellMode,
     SingleMode,
-    StickyMode,
     open_mode,
 )
+from quivermq.cli.shell_status import ShellStatus, show_live
 from quivermq.quantities import parse_duration
 
 if TYPE_CHECKING:
@@ -39,6 +42,11 @@ _POLL_SECONDS: Final = 1.0
 _STREAM_MESSAGES: Final = 100
 _STREAM_SECONDS: Final = 0.2
 DEFAULT_GROUP: Final = "shell"
+_OPTIONS: Final = {
+    "send": ("key", "priority", "delay", "topic", "header"),
+    "nack": ("delay", "reason"),
+    "reject": ("reason",),
+}
 
 
 class ShellCommands:
@@ -72,7 +80,9 @@ class ShellCommands:
             return
         command = commands().get(words[0])
         if command is None:
-            raise UsageError(f"{words[0]!r} is not a command; help lists them")
+            near = get_close_matches(words[0], commands(), n=1)
+            hint = f"did you mean {near[0]}?" if near else "help lists them"
+            raise UsageError(f"{words[0]!r} is not a command; {hint}")
         command(self, words[1:])
 
     def close(self) -> None:
@@ -83,28 +93,41 @@ class ShellCommands:
 
     def words_after(self, before: list[str]) -> list[str]:
         """The words that can follow these on a line, for completion."""
-        if not before:
+        if not before or before == ["help"]:
             return sorted(commands())
-        if before == ["mode"]:
-            return list(MODES)
-        if before == ["subscribe"]:
-            return [name for name in self._client.topic_names() if not name.startswith("_")]
-        if before[0] == "subscribe" and len(before) == 2:
-            return [group.name for group in self._client.groups(before[1])]
-        return {"send": ["--key", "--priority", "--delay"], "nack": ["--delay", "--reason"]}.get(
-            before[0], []
-        )
+        command, *given = before
+        if given and given[-1] == "--topic":
+            return self._client.topic_names()
+        options = [f"--{each}" for each in _OPTIONS.get(command, ())]
+        left = [each for each in options if each not in given or each == "--header"]
+        if given and given[-1] in options:
+            return []  # its value
+        if command in {"ack", "nack", "reject"} and isinstance(self._opened, SharedMode):
+            return [*(str(each) for each in self._opened.held if str(each) not in given), *left]
+        if command == "subscribe" and len(given) == 1:
+            return [group.name for group in self._client.groups(given[0])]
+        if given:
+            return left
+        return {
+            "mode": lambda: list(MODES),
+            "status": lambda: ["live"],
+            "seek": lambda: ["earliest", "latest"],
+            "subscribe": self._client.topic_names,
+        }.get(command, lambda: left)()
 
     def do_send(self, words: list[str]) -> None:
-        """send VALUE: send a message to the topic in use; --key K, --priority N, --delay 5s"""
-        options, rest = _options(words, "key", "priority", "delay")
+        """send VALUE: send a message to the topic in use, or to --topic T; --key K, --priority N,
+        --delay 5s, --header NAME=VALUE"""
+        headers: list[str] = []
+        options, rest = _options(words, *_OPTIONS["send"], headers=headers)
         if not rest:
             raise UsageError("send needs a value: send hello")
         priority = _number(options.get("priority", "0"), "--priority", least=0)
         receipt = self._client.produce(
-            self._used_topic(),
+            options.get("topic") or self._used_topic(),
             " ".join(rest).encode("utf-8", "surrogateescape"),
             key=options["key"].encode() if "key" in options else None,
+            headers=parse_headers(headers) or None,
             priority=priority,
             delay=_duration(options["delay"], "--delay") if "delay" in options else 0.0,
         )
@@ -168,14 +191,14 @@ class ShellCommands:
 
     def do_nack(self, words: list[str]) -> None:
         """nack [NUMBER...]: return these, or all, as failed; --delay 5s, --reason TEXT"""
-        options, rest = _options(words, "delay", "reason")
+        options, rest = _options(words, *_OPTIONS["nack"])
         delay = _duration(options["delay"], "--delay") if "delay" in options else None
         done = self._shared("nack").nack(_numbers(rest), delay, options.get("reason"))
         print_line(f"{count(done, 'message')} returned as failed")
 
     def do_reject(self, words: list[str]) -> None:
         """reject [NUMBER...]: make these, or all, dead letters; --reason TEXT"""
-        options, rest = _options(words, "reason")
+        options, rest = _options(words, *_OPTIONS["reject"])
         reason = options.get("reason", "rejected by hand")
         done = self._shared("reject").reject(_numbers(rest), reason)
         print_line(f"{count(done, 'message')} rejected")
@@ -189,26 +212,38 @@ class ShellCommands:
             raise UsageError("a shared group has no offset to commit: ack messages instead")
         print_line(f"{count(opened.commit(), 'message')} committed")
 
-    def do_status(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)
-        """status: show the cluster, the messages held and the group's counts"""
-        cluster = self._client.cluster()
-        alive = sum(node.alive for node in cluster.nodes)
-        print_line(f"cluster of {count(len(cluster.nodes), 'broker')}, {alive} alive")
-        if self._topic is None:
-            print_line("no topic in use; subscribe TOPIC [GROUP]")
+    def do_seek(self, words: list[str]) -> None:
+        """seek WHERE: move the group to earliest, latest, a time or an age (2h); releases what is
+        held"""
+        if len(words) != 1:
+            raise UsageError("seek needs a place: seek earliest")
+        position = parse_position(words[0], "seek")
+        topic = self._used_topic()
+        if isinstance(position, int) and len(self._client.topic(topic).partitions) > 1:
+            raise UsageError("an offset counts within one partition: quiver group seek names one")
+        self.close()
+        for partition, offset in sorted(self._client.seek(topic, self._group, position).items()):
+            print_line(f"{self._group} continues at offset {offset:,} of partition {partition}")
+
+    def do_status(self, words: list[str]) -> None:
+        """status [live]: show the cluster, the messages held and the group's counts; live: until
+        Ctrl-C"""
+        if words not in ([], ["live"]):
+            raise UsageError("status stands alone, or with live")
+        status = ShellStatus(self._client, self._topic, self._group, self._mode, self._opened)
+        if words and self.is_interactive:
+            show_live(status)
             return
-        print_line(f"topic {self._topic}, group {self._group}, mode {self._mode}")
-        opened = self._opened
-        if isinstance(opened, SharedMode):
-            print_line(f"held: {_ranges(list(opened.held))}")
-        elif isinstance(opened, StickyMode):
-            print_line(f"partitions: {numbers(opened.consumer.assignment)}")
-        for group in self._client.groups(self._topic):
-            if group.name == self._group:
-                print_line(
-                    f"lag {group.lag:,}, in flight {group.in_flight:,}, delayed {group.delayed:,}, "
-                    f"done {group.done:,}, dead {group.dead:,}"
-                )
+        for line in status.lines():
+            print_line(line)
+
+    def do_groups(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)
+        """groups: list the groups of the topic in use"""
+        found = self._client.groups(self._used_topic())
+        if found:
+            print_groups(found)
+        else:
+            remark("no groups; poll makes one")
 
     def do_topics(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)
         """topics: list the topics"""
@@ -221,13 +256,17 @@ class ShellCommands:
             made.add_row(topic.name, str(len(topic.partitions)), format_number(topic.message_count))
         print_table(made)
 
-    def do_help(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)
-        """help: show this list"""
+    def do_help(self, words: list[str]) -> None:
+        """help [COMMAND]: show this list, or one command"""
+        known = commands()
+        for word in words:
+            if word not in known:
+                raise UsageError(f"{word!r} is not a command; help lists them")
         made = table("command", "what it does")
         made.columns[0].no_wrap = True
-        for command in commands().values():
+        for command in (known[name] for name in words or known):
             written, _, meaning = (command.__doc__ or "").partition(": ")
-            made.add_row(written.replace("[", "\\["), meaning)
+            made.add_row(written.replace("[", "\\["), " ".join(meaning.split()))
         print_table(made)
 
     def do_exit(self, words: list[str]) -> None:  # noqa: ARG002  (there are none)
@@ -271,8 +310,11 @@ def commands() -> "dict[str, Callable[[ShellCommands, list[str]], None]]":
     }
 
 
-def _options(words: list[str], *names: str) -> tuple[dict[str, str], list[str]]:
-    """Split the words into `--name value` options, wherever they stand, and the rest."""
+def _options(
+    words: list[str], *names: str, headers: list[str] | None = None
+) -> tuple[dict[str, str], list[str]]:
+    """Split the words into `--name value` options, wherever they stand, and the rest; each
+    `--header` goes to `headers`."""
     found, rest, left = {}, [], list(words)
     while left:
         word = left.pop(0)
@@ -283,7 +325,11 @@ def _options(words: list[str], *names: str) -> tuple[dict[str, str], list[str]]:
         if word.startswith("--") and name in names:
             if not left:
                 raise UsageError(f"{word} needs a value")
-            found[name] = left.pop(0)
+            value = left.pop(0)
+            if name == "header" and headers is not None:
+                headers.append(value)
+            else:
+                found[name] = value
         elif word.startswith("--"):
             raise UsageError(
                 f"{word} is not an option here; to send it as text, write -- before it"
@@ -314,10 +360,3 @@ def _duration(text: str, what: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise UsageError(f"{what}: {error}") from None
-
-
-def _ranges(held: list[int]) -> str:
-    if not held:
-        return "nothing"
-    last = f" to [{held[-1]}]" if len(held) > 1 else ""
-    return f"{count(len(held), 'message')}, [{held[0]}]{last}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.auto_suggest import AutoSuggestFromHistory
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
@@ -24,6 +25,7 @@ def read_lines(commands: ShellCommands) -> Iterator[str]:
         complete_in_thread=True,
         complete_while_typing=False,
         history=_open_history(),
+        auto_suggest=AutoSuggestFromHistory(),
     )
     while True:
         try:
@@ -36,7 +38,8 @@ def read_lines(commands: ShellCommands) -> Iterator[str]:
 
 
 class _ShellCompleter(Completer):
-    """Completes the word before the cursor: commands, topics, groups, modes and options."""
+    """Completes the word before the cursor: commands, topics, groups, modes, options, and the
+    numbers of messages that are held."""
 
     def __init__(self, commands: ShellCommands) -> None:
         self._commands = commands
@@ -52,7 +55,8 @@ class _ShellCompleter(Completer):
         except QuiverError:
             return  # the next command says that no broker answers
         for choice in choices:
-            if choice.startswith(word):
+            # Topics of the system are offered once they are begun.
+            if choice.startswith(word) and (word or not choice.startswith("_")):
                 yield Completion(f"{choice} ", start_position=-len(word), display=choice)
 
 

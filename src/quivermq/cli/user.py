@@ -15,6 +15,7 @@ from quivermq.cli.options import (
     Servers,
     Timeout,
     Yes,
+    complete_topics,
     confirm,
     connect,
     duration_option,
@@ -29,7 +30,13 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 Action = Literal["produce", "consume", "admin"]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
 TopicPrefix = Annotated[
-    str, typer.Option("--topic", metavar="PREFIX", help="Only topics whose names begin so.")
+    str,
+    typer.Option(
+        "--topic",
+        metavar="PREFIX",
+        help="Only topics whose names begin so.",
+        autocompletion=complete_topics,
+    ),
 ]
 GroupPrefix = Annotated[
     str, typer.Option("--group", metavar="PREFIX", help="Only groups whose names begin so.")

@@ -1,11 +1,11 @@
 """What needs attention, in words, each with a link to the page where it can be looked at."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from quivermq.client import ClusterInfo, PartitionInfo, TopicInfo
+from quivermq.client import ClusterInfo, TopicInfo
 from quivermq.cluster_findings import (
     CheckResult,
     Level,
@@ -13,7 +13,7 @@ from quivermq.cluster_findings import (
     check_brokers,
     check_topics,
 )
-from quivermq.portal.scrape import Scrape
+from quivermq.cluster_samples import Scrape
 from quivermq.portal.truth import Tally
 from quivermq.quantities import count, format_size
 
@@ -73,24 +73,6 @@ def notices(
         *_groups(list(groups)),
     ]
     return sorted(found, key=lambda each: _ORDER[each.level])
-
-
-def settled(before: Sequence[TopicInfo], now: Sequence[TopicInfo]) -> list[TopicInfo]:
-    """The topics as they are now, with the replicas in sync that were so at either time: one that
-    is a moment behind while messages come in is no news."""
-    known = {
-        (topic.id, each.partition): each.in_sync for topic in before for each in topic.partitions
-    }
-
-    def calm(topic: TopicInfo, each: PartitionInfo) -> PartitionInfo:
-        earlier = known.get((topic.id, each.partition))
-        if each.in_sync is None or earlier is None:
-            return each
-        return replace(each, in_sync=tuple(sorted({*each.in_sync, *earlier})))
-
-    return [
-        replace(topic, partitions=[calm(topic, each) for each in topic.partitions]) for topic in now
-    ]
 
 
 def _cluster(cluster: ClusterInfo, topics: Sequence[TopicInfo] | None) -> Iterator[Notice]:

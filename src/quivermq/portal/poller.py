@@ -6,16 +6,25 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from http.client import HTTPException
 from typing import Final
 
 from quivermq.aio import AsyncClient
 from quivermq.client import ClusterInfo, TopicInfo
+from quivermq.cluster_findings import settled
+from quivermq.cluster_samples import (
+    GroupFigures,
+    Scrape,
+    TopicFigures,
+    TopicGroup,
+    cluster_values,
+    group_figures,
+    scrape_brokers,
+    topic_figures,
+)
 from quivermq.errors import QuiverError, TopicNotFound
 from quivermq.portal.access import Access
-from quivermq.portal.attention import GroupProgress, Notice, notices, settled
+from quivermq.portal.attention import GroupProgress, Notice, notices
 from quivermq.portal.history import History
-from quivermq.portal.scrape import Scrape, TopicGroup, fetch, quantile
 from quivermq.portal.server import PortalSettings
 from quivermq.portal.truth import Boots, TruthMeter
 from quivermq.tls import client_context
@@ -30,35 +39,6 @@ _DESCRIBED_TOPICS: Final = 300
 _DESCRIBE_ROUNDS: Final = 5
 _GROUPS_SECONDS: Final = 300.0
 _GROUP_SAMPLES_SECONDS: Final = 20.0
-
-_TOPIC_RATES: Final = {
-    "in": "quiver_messages_produced_total",
-    "out": "quiver_messages_delivered_total",
-    "bytes_in": "quiver_bytes_in_total",
-    "bytes_out": "quiver_bytes_out_total",
-}
-
-
-@dataclass(slots=True)
-class TopicFigures:
-    """A topic over all brokers."""
-
-    rates: dict[str, float] = field(default_factory=dict)
-    """A second, since the sample before: in, out, bytes_in, bytes_out."""
-    produced: dict[int, float] = field(default_factory=dict)
-    """By partition, as brokers count since their start."""
-    size: float = 0.0
-
-
-@dataclass(slots=True)
-class GroupFigures:
-    """A group over all partitions."""
-
-    lag: float = 0.0
-    in_flight: float = 0.0
-    acked: float = 0.0
-    dead: float = 0.0
-    acked_rate: float = 0.0
 
 
 @dataclass(slots=True)
@@ -122,11 +102,13 @@ class Poller:
     async def sample(self) -> None:
         """Take one sample."""
         client, cluster = await self._access.sampler()
-        scrapes = await self._scrape(cluster)
+        scrapes = await scrape_brokers(
+            cluster, self._access.sampling_token, self._tls, self._settings.timeout
+        )
         before, now = self.snapshot, time.time()
-        topics = _topic_figures(scrapes, before.scrapes)
-        groups = _group_figures(scrapes, before.scrapes)
-        values = _cluster_values(scrapes, before.scrapes, topics, groups)
+        topics = topic_figures(scrapes, before.scrapes)
+        groups = group_figures(scrapes, before.scrapes)
+        values = cluster_values(scrapes, before.scrapes, topics, groups)
         # At once: what is stored is compared with what was counted.
         await self._observe(client, topics, scrapes)
         if self._rounds % _DESCRIBE_ROUNDS == 0:
@@ -146,26 +128,6 @@ class Poller:
             now,
         )
         self.snapshot = Snapshot(now, cluster, scrapes, topics, groups, values, found)
-
-    async def _scrape(self, cluster: ClusterInfo) -> dict[int, Scrape]:
-        asked = [node for node in cluster.nodes if node.alive and node.http_address]
-        token = self._access.sampling_token
-        answers = await asyncio.gather(
-            *(
-                asyncio.to_thread(
-                    fetch, node.http_address, node.id, token, self._tls, self._settings.timeout
-                )
-                for node in asked
-            ),
-            return_exceptions=True,
-        )
-        found = {}
-        for node, answer in zip(asked, answers, strict=True):
-            if isinstance(answer, Scrape):
-                found[node.id] = answer
-            elif not isinstance(answer, OSError | HTTPException):
-                raise answer
-        return found
 
     async def _describe(self, client: AsyncClient) -> list[TopicInfo] | None:
         names = await client.topic_names()
@@ -242,84 +204,6 @@ class Poller:
                 figures.lag - before.lag,
                 counted[0] if counted else None,
             )
-
-
-def _topic_figures(
-    scrapes: Mapping[int, Scrape], before: Mapping[int, Scrape]
-) -> dict[str, TopicFigures]:
-    found: dict[str, TopicFigures] = {}
-    for node, scrape in scrapes.items():
-        last = _comparable(scrape, before.get(node))
-        states = scrape.partitions.get("quiver_raft_state", {})
-        for name, metric in _TOPIC_RATES.items():
-            earlier = last.partitions.get(metric, {}) if last else {}
-            for place, value in scrape.partitions.get(metric, {}).items():
-                figures = found.setdefault(place[0], TopicFigures())
-                if name == "in":
-                    figures.produced[place[1]] = figures.produced.get(place[1], 0.0) + value
-                if last:
-                    rate = max(0.0, value - earlier.get(place, 0.0)) / (scrape.at - last.at)
-                    figures.rates[name] = figures.rates.get(name, 0.0) + rate
-        for place, value in scrape.partitions.get("quiver_log_size_bytes", {}).items():
-            if states.get(place) == 4:
-                found.setdefault(place[0], TopicFigures()).size += value
-    return found
-
-
-def _group_figures(
-    scrapes: Mapping[int, Scrape], before: Mapping[int, Scrape]
-) -> dict[TopicGroup, GroupFigures]:
-    found: dict[TopicGroup, GroupFigures] = {}
-    for node, scrape in scrapes.items():
-        last = _comparable(scrape, before.get(node))
-        for name, metric in (
-            ("lag", "quiver_group_lag"),
-            ("in_flight", "quiver_group_in_flight"),
-            ("acked", "quiver_messages_acked_total"),
-            ("dead", "quiver_messages_dead_lettered_total"),
-        ):
-            for key, value in scrape.groups.get(metric, {}).items():
-                figures = found.setdefault(key, GroupFigures())
-                setattr(figures, name, getattr(figures, name) + value)
-                if name == "acked" and last:
-                    earlier = last.groups.get(metric, {}).get(key, 0.0)
-                    figures.acked_rate += max(0.0, value - earlier) / (scrape.at - last.at)
-    return found
-
-
-def _comparable(scrape: Scrape, before: Scrape | None) -> Scrape | None:
-    """The scrape before, unless the broker was started again since."""
-    if before is None or before.started != scrape.started or scrape.at <= before.at:
-        return None
-    return before
-
-
-def _cluster_values(
-    scrapes: Mapping[int, Scrape],
-    before: Mapping[int, Scrape],
-    topics: Mapping[str, TopicFigures],
-    groups: Mapping[TopicGroup, GroupFigures],
-) -> dict[str, float]:
-    values = {
-        name: sum(figures.rates.get(name, 0.0) for figures in topics.values())
-        for name in _TOPIC_RATES
-    }
-    values["acked"] = sum(figures.acked_rate for figures in groups.values())
-    values["lag"] = sum(figures.lag for figures in groups.values())
-    values["in_flight"] = sum(figures.in_flight for figures in groups.values())
-    values["connections"] = sum(
-        scrape.plain.get("quiver_connections", 0.0) for scrape in scrapes.values()
-    )
-    for name, metric in (("fsync", "quiver_fsync_seconds"), ("produce", "quiver_produce_seconds")):
-        found = [0.0]
-        for node, scrape in scrapes.items():
-            last = _comparable(scrape, before.get(node))
-            if last is not None:
-                earlier = last.buckets.get(metric, {})
-                found.append(quantile(0.99, earlier, scrape.buckets.get(metric, {})))
-        # The slowest broker: a majority waits for it or for its like.
-        values[name] = max(found)
-    return values
 
 
 def _series(

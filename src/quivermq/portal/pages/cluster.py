@@ -7,11 +7,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from quivermq.client import NodeInfo, RebalanceInfo, UpgradeInfo
+from quivermq.cluster_samples import STATES, Scrape
 from quivermq.errors import Forbidden, InvalidRequest
 from quivermq.portal.asking import Asker, Given, Polled, done, flag_of, text_of, whole_of
 from quivermq.portal.poller import Snapshot
 from quivermq.portal.rendering import render
-from quivermq.portal.scrape import STATES, Scrape
 from quivermq.quantities import count
 
 router = APIRouter()

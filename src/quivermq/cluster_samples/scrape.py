@@ -1,5 +1,6 @@
-"""Reads the metrics of one broker over HTTP, and keeps the figures that the portal shows."""
+"""Reads the metrics of brokers over HTTP, and keeps the figures that people are shown."""
 
+import asyncio
 import http.client
 import re
 import ssl
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from quivermq.addresses import split_address
+from quivermq.client import ClusterInfo
 
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _BODY_BYTES_MAX: Final = 256 << 20
@@ -44,6 +46,28 @@ class Scrape:
         """The Raft state of a replica; empty: it is not here."""
         state = self.partitions.get("quiver_raft_state", {}).get(place)
         return "" if state is None else STATES.get(int(state), "?")
+
+
+async def scrape_brokers(
+    cluster: ClusterInfo, token: str, tls: ssl.SSLContext | None, seconds: float
+) -> dict[int, Scrape]:
+    """Ask all brokers that run, at the same time, for so long; those that do not answer are not in
+    the result."""
+    asked = [node for node in cluster.nodes if node.alive and node.http_address]
+    answers = await asyncio.gather(
+        *(
+            asyncio.to_thread(fetch, node.http_address, node.id, token, tls, seconds)
+            for node in asked
+        ),
+        return_exceptions=True,
+    )
+    found = {}
+    for node, answer in zip(asked, answers, strict=True):
+        if isinstance(answer, Scrape):
+            found[node.id] = answer
+        elif not isinstance(answer, OSError | http.client.HTTPException):
+            raise answer
+    return found
 
 
 def fetch(

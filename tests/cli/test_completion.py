@@ -1,0 +1,135 @@
+"""Completion in real shells: commands, options, topics and groups behind the Tab key."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import quivermq
+from tests.cli.commands import quiver
+from tests.cli.terminal import ENTER, TAB, Terminal
+from tests.client.brokers import BrokerThread
+
+SHELLS = {
+    "bash": ["bash", "--norc", "--noprofile", "-i"],
+    "zsh": ["zsh", "-f", "-i"],
+    "fish": ["fish", "--no-config", "-i"],
+}
+SET_UP = {
+    "bash": 'eval "$(_QUIVER_COMPLETE=source_bash quiver)"',
+    "zsh": 'autoload -Uz compinit; compinit -u; eval "$(_QUIVER_COMPLETE=source_zsh quiver)"',
+    "fish": "_QUIVER_COMPLETE=source_fish quiver | source",
+}
+
+
+@pytest.fixture
+def servers(broker: BrokerThread) -> str:
+    return broker.address
+
+
+@pytest.fixture(params=SHELLS)
+def shell(request: pytest.FixtureRequest) -> str:
+    name = str(request.param)
+    if not shutil.which(name):
+        pytest.skip(f"there is no {name} here: apt-get install {name}")
+    return name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with `quiver` in its bin, as after an installation."""
+    home = tmp_path_factory.mktemp("home")
+    command = home / "bin" / "quiver"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m quivermq "$@"\n')
+    command.chmod(0o755)
+    return home
+
+
+@pytest.fixture(scope="module")
+def names() -> tuple[str, str]:
+    return f"zebra-{uuid4().hex[:8]}", f"billing-{uuid4().hex[:8]}"
+
+
+@contextmanager
+def ready(shell: str, home: Path, servers: str) -> Iterator[Terminal]:
+    """The shell, once it has loaded the completion."""
+    variables = {
+        "HOME": str(home),
+        "PATH": f"{home / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+        "QUIVER_SERVERS": servers,
+        "XDG_CONFIG_HOME": str(home),
+    }
+    with Terminal(command=SHELLS[shell], columns=160, **variables) as terminal:
+        terminal.press(f"{SET_UP[shell]}; echo rea''dy{ENTER}")
+        terminal.wait_until(lambda text: "\nready" in text)
+        yield terminal
+
+
+def first(servers: str) -> str:
+    return servers.partition(",")[0]
+
+
+def test_tab_completes_commands_topics_and_groups(
+    shell: str, folder: Path, servers: str, names: tuple[str, str]
+) -> None:
+    topic, group = names
+    with quivermq.connect(servers) as client:
+        client.create_topic(topic)
+        client.poll(topic, group=group, wait=0)
+    with ready(shell, folder, servers) as terminal:
+        # Each Tab waits for what the one before has brought.
+        terminal.press(f"quiver cons{TAB}")
+        terminal.wait_until("quiver consume")
+        terminal.press(f"zeb{TAB}")
+        terminal.wait_until(f"quiver consume {topic}")
+        terminal.press(f"--grou{TAB}")
+        terminal.wait_until(f"quiver consume {topic} --group")
+        terminal.press(f"bill{TAB}")
+        terminal.wait_until(f"quiver consume {topic} --group {group}")
+
+
+def test_an_installed_completion_works_from_the_first_tab(
+    shell: str, folder: Path, tmp_path: Path
+) -> None:
+    variables = {"HOME": str(tmp_path), "PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
+    for _ in range(2):  # a second time changes nothing
+        with Terminal(command=SHELLS[shell], columns=160, **variables) as terminal:
+            terminal.press(f"quiver --install-completion{ENTER}")
+            terminal.wait_until("once you restart the terminal")
+    with Terminal(command=[shell, "-i"], columns=160, **variables) as terminal:
+        terminal.press(f"echo rea''dy{ENTER}")
+        terminal.wait_until(lambda text: "\nready" in text)
+        terminal.press(f"quiver consu{TAB}")
+        terminal.wait_until("quiver consume")
+
+
+def test_tab_knows_the_brokers_that_the_line_names(
+    shell: str, folder: Path, servers: str, names: tuple[str, str]
+) -> None:
+    topic, _ = names
+    with quivermq.connect(servers) as client:
+        client.create_topic(topic)
+    with ready(shell, folder, "127.0.0.1:1") as terminal:
+        terminal.press(f"quiver topic describe --servers {first(servers)} zeb{TAB}")
+        terminal.wait_until(f" {topic}")
+
+
+def test_bash_splits_words_at_colons_which_are_joined_again(servers: str) -> None:
+    with quivermq.connect(servers) as client:
+        client.create_topic("completed-3")
+    host, _, port = first(servers).partition(":")
+    words = ["quiver", "topic", "describe", "--servers", host, ":", port, "completed-3"]
+    done = quiver(
+        variables={
+            "_QUIVER_COMPLETE": "complete_bash",
+            "COMP_WORDS": "\n".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+            "QUIVER_SERVERS": "127.0.0.1:1",
+        }
+    )
+    assert done.stdout.split() == ["completed-3"]
