@@ -14,6 +14,7 @@ from pydantic import (
 
 from quivermq.addresses import split_address
 from quivermq.errors import InvalidRequest
+from quivermq.names import check_zone_name
 from quivermq.quantities import parse_duration, parse_size
 
 KIB = 1 << 10
@@ -55,6 +56,14 @@ def _peers(peers: Any) -> Any:
     return found
 
 
+def _zone(zone: str) -> str:
+    try:
+        check_zone_name(zone)
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from error
+    return zone
+
+
 def _size(value: Any) -> Any:
     return parse_size(value) if isinstance(value, str) else value
 
@@ -71,6 +80,7 @@ Address = Annotated[str, AfterValidator(_address)]
 AddressOrEmpty = Annotated[str, AfterValidator(_address_or_empty)]
 Addresses = Annotated[str, AfterValidator(_addresses_or_empty)]
 NodeId = Annotated[int, Field(ge=1, le=65_535)]
+Zone = Annotated[str, AfterValidator(_zone)]
 
 
 class BrokerSettings(BaseModel):
@@ -109,6 +119,11 @@ class BrokerSettings(BaseModel):
     )
     gateway: bool = Field(
         False, description="Hold no data, and serve clients of the cluster that `join` names."
+    )
+    zone: Zone = Field(
+        "",
+        description="Where this broker runs, as eu-1a: replicas of a partition go to different "
+        "zones.",
     )
 
     tls_cert: str = Field("", description="The broker's certificate, in PEM format; empty: no TLS.")
