@@ -120,6 +120,13 @@ class BrokerSettings(BaseModel):
     gateway: bool = Field(
         False, description="Hold no data, and serve clients of the cluster that `join` names."
     )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Brokers that `quiver serve` runs here, with numbers, ports and folders in a "
+        "row.",
+    )
     zone: Zone = Field(
         "",
         description="Where this broker runs, as eu-1a: replicas of a partition go to different "
@@ -243,6 +250,8 @@ class BrokerSettings(BaseModel):
                 "a gateway serves the cluster of other brokers: name some of them by their client "
                 "addresses, --join HOST:PORT,..."
             )
+        if self.gateway and self.workers > 1:
+            raise ValueError("workers are brokers: start each gateway by itself")
         if "," in self.join and not self.gateway:
             raise ValueError("a broker joins a cluster by one address: only a gateway has several")
         has_secret = self.cluster_secret.get_secret_value() or self.cluster_secret_file
