@@ -71,7 +71,7 @@ bench: .venv/ready  ## measure, each figure beside its reference
 	$(BIN)/python -m benchmarks
 
 docs: .venv/ready  ## the documentation as a site, in site/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 clean:           ## remove what make created
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis
