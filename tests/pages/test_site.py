@@ -16,6 +16,7 @@ from tests.portal.stage import CHROMIUM
 
 # What a browser fetches by itself, by tag.
 LOADED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
+LINKED = {"a": "href"}
 
 
 @pytest.fixture(scope="module")
@@ -28,41 +29,55 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Loads(HTMLParser):
-    """The addresses that a page loads."""
+class Addresses(HTMLParser):
+    """The addresses in a page, in these attributes of these tags."""
 
-    def __init__(self) -> None:
+    def __init__(self, attributes: dict[str, str]) -> None:
         super().__init__()
+        self.attributes = attributes
         self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        address = dict(attrs).get(LOADED.get(tag, ""))
+        address = dict(attrs).get(self.attributes.get(tag, ""))
         if address and dict(attrs).get("rel") not in ("canonical", "prev", "next"):
             self.found.append(address)
 
 
-def loads(site: Path) -> Iterator[tuple[Path, str]]:
+def addresses(site: Path, attributes: dict[str, str]) -> Iterator[tuple[Path, str]]:
     for page in site.rglob("*.html"):
-        parser = Loads()
+        parser = Addresses(attributes)
         parser.feed(page.read_text())
         yield from ((page, address) for address in parser.found)
-    for sheet in site.rglob("*.css"):
-        for address in re.findall(r"url\(([^)]+)\)", sheet.read_text()):
-            yield sheet, address.strip("\"'")
+
+
+def is_there(site: Path, page: Path, address: str) -> bool:
+    path = address.partition("?")[0].partition("#")[0]
+    # The page for unknown addresses is served for any of them, so its addresses are whole.
+    return (site / path.lstrip("/") if path.startswith("/") else page.parent / path).exists()
 
 
 def test_pages_load_nothing_from_elsewhere_and_nothing_that_is_missing(site: Path) -> None:
+    sheets = (
+        (sheet, address.strip("\"'"))
+        for sheet in site.rglob("*.css")
+        for address in re.findall(r"url\(([^)]+)\)", sheet.read_text())
+    )
     seen = 0
-    for page, address in loads(site):
-        if address.startswith(("data:", "#")):
-            continue
-        assert not re.match(r"(\w+:)?//", address), f"{page.name} loads {address}"
-        path = address.partition("?")[0].partition("#")[0]
-        # The page for unknown addresses is served for any of them, so its addresses are whole.
-        there = site / path.lstrip("/") if path.startswith("/") else page.parent / path
-        assert there.exists(), f"{page.name} loads {address}"
-        seen += 1
+    for page, address in (*addresses(site, LOADED), *sheets):
+        if not address.startswith(("data:", "#")):
+            assert not re.match(r"(\w+:)?//", address), f"{page.name} loads {address}"
+            assert is_there(site, page, address), f"{page.name} loads {address}"
+            seen += 1
     assert seen > 100
+
+
+def test_links_lead_to_pages_of_the_site_sources_too(site: Path) -> None:
+    for page, address in addresses(site, LINKED):
+        if not re.match(r"\w+:", address):
+            assert is_there(site, page, address), f"{page.name} links to {address}"
+    source = (site / "files" / "examples" / "worker.py.html").read_text()
+    assert "<h1" in source
+    assert "quivermq" in source
 
 
 def test_every_page_is_in_the_site_and_search_knows_it(site: Path) -> None:
