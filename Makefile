@@ -18,8 +18,8 @@ SPARK_WORKERS ?= $(if $(filter 1,$(WORKERS)),1,2)
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
 
-demo: .venv/ready  ## a cluster, a million messages, leaders killed under load, Spark into a table: a minute
-	$(BIN)/python -m examples.demo
+demo: .venv/ready  ## a cluster, a million messages, leaders killed under load, Spark into a table: a minute [KEEP=1]
+	$(BIN)/python -m examples.demo $(if $(KEEP),--keep)
 
 up: .venv/ready  ## brokers and the portal in the foreground, until Ctrl-C: NODES=1
 	$(BIN)/quiver up --nodes $(NODES)
@@ -70,8 +70,8 @@ bench: .venv/ready  ## measure, each figure beside its reference
 	-$(BIN)/python -m pip install --quiet --group bench
 	$(BIN)/python -m benchmarks
 
-docs: .venv/ready  ## the documentation as pages, in site/
-	$(BIN)/mkdocs build --strict --quiet --site-dir site
+docs: .venv/ready  ## the documentation as a site, in site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 
 clean:           ## remove what make created
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis

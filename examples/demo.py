@@ -2,17 +2,21 @@
 and a Spark pipeline into a lakehouse table.
 
     make demo        or        python -m examples.demo [--messages N] [--kills N] [--no-spark]
+    make demo KEEP=1           python -m examples.demo --keep
 
-Starts three brokers on free ports in a temporary directory, and leaves nothing behind. The exit
+Starts three brokers on free ports in a temporary directory, and leaves nothing behind. With --keep
+on a terminal, the brokers and their portal stay up afterwards, until Ctrl-C. The exit
 code is 0 only if every acknowledged message was found again, once, at its offset, the group has
 finished every one, and the table holds each of them once.
 """
 
 import argparse
+import contextlib
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +25,8 @@ from rich.console import Console
 from rich.table import Table
 
 import quivermq
+from quivermq.cli.local_access import LocalAccess
+from quivermq.cli.local_portal import LocalPortal
 from quivermq.testing import Cluster
 
 if TYPE_CHECKING:
@@ -259,16 +265,43 @@ def into_a_table(
     report.add("SQL over it, back on a topic", shown)
 
 
+def serve_portal(cluster: Cluster) -> None:
+    """Show where the portal of the cluster is, and wait for Ctrl-C."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        LocalPortal(cluster.servers, LocalAccess(), Path(folder)) as portal,
+        contextlib.suppress(KeyboardInterrupt),
+    ):
+        while not is_open(portal.url):
+            if ended := portal.exit_message():
+                raise SystemExit(ended)
+            time.sleep(0.05)
+        console.print(f"Ctrl-C stops it all; until then: --servers {cluster.servers}")
+        console.print(f"[bold green]The portal: {portal.url}[/]")
+        threading.Event().wait()
+
+
+def is_open(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--messages", type=int, default=1_000_000)
     arguments.add_argument("--kills", type=int, default=3)
     arguments.add_argument("--no-spark", action="store_true", help="leave Spark out")
+    arguments.add_argument("--keep", action="store_true", help="end with the portal, until Ctrl-C")
     chosen = arguments.parse_args()
+    keep = chosen.keep and sys.stdout.isatty()
+    settings = {"http": "127.0.0.1:0"} if keep else {}  # the portal reads metrics there
     report = Report()
     console.print("[bold]Starting three brokers[/] on free ports, in a temporary directory")
     began = time.perf_counter()
-    with Cluster(nodes=3) as cluster, cluster.connect(timeout=30.0) as client:
+    with Cluster(nodes=3, settings=settings) as cluster, cluster.connect(timeout=30.0) as client:
         report.add("a cluster of three", f"ready after {time.perf_counter() - began:.1f} s")
         client.create_topic("bulk", replication=3)
         client.create_topic("orders", partitions=PARTITIONS, replication=3)
@@ -279,7 +312,9 @@ def main() -> None:
         if not chosen.no_spark:
             console.print("[bold]Spark[/] takes the topics as tables and streams")
             with_spark(cluster, client, report, chosen.messages)
-    report.show()
+        report.show()
+        if keep:
+            serve_portal(cluster)
 
 
 if __name__ == "__main__":

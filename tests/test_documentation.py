@@ -104,3 +104,12 @@ def test_names_in_the_glossary_and_the_walks_exist() -> None:
     walks = (DOCS / "ARCHITECTURE.md").read_text()
     for owner, name in re.findall(r"`([A-Z]\w+)\.([a-z_]\w*)`", walks):
         assert {owner, name} <= anywhere, f"there is no {owner}.{name}"
+
+
+def test_latencies_that_a_page_names_stand_in_the_results() -> None:
+    results = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    pages = [ROOT / "README.md", *(DOCS / "coming-from").glob("*.md")]
+    named = [(page, us) for page in pages for us in re.findall(r"([\d,]+) µs", page.read_text())]
+    assert len(named) >= 4
+    for page, us in named:
+        assert re.search(rf"(?<![\d,.]){us}(?![\d,])", results), f"{page.name}: {us} µs"

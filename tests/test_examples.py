@@ -1,13 +1,15 @@
-"""Every example runs and says what it shows; the README's code too."""
+"""Every example runs and says what it shows."""
 
 import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
-from quivermq.testing import Cluster
+from tests.cli.commands import environment
+from tests.pages.terminal import Terminal
 
 ROOT = Path(__file__).parents[1]
 SHOWN = {
@@ -98,46 +100,16 @@ def test_an_example_shows_what_it_should(name: str, tmp_path: Path) -> None:
         assert text in done.stdout
 
 
-def test_the_code_in_the_guide_to_consuming_runs_as_written(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "consuming.md").read_text()
-    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
-    with Cluster(nodes=1) as cluster:
-        # The one thing that differs: somebody may use the port on this machine.
-        code = code.replace("127.0.0.1:7600", cluster.servers)
-        command = [sys.executable, "-W", "error", "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    shown = done.stdout
-    assert shown.count("b'apples'") == 4, "polled, pushed, by a member, and read"
-    assert "failed 2 times; the last time: no such address\npostmen 0" in shown
-
-
-def test_the_code_in_the_guide_to_producing_runs_as_written(tmp_path: Path) -> None:
-    text = (ROOT / "docs" / "producing.md").read_text()
-    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
-    with Cluster(nodes=1) as cluster:
-        code = code.replace("127.0.0.1:7600", cluster.servers)
-        command = [sys.executable, "-W", "error", "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    shown = done.stdout.splitlines()
-    assert 'application/json b\'{"id":7,"lines":[1,2]}\'' in shown
-    assert "text/x-number b'3.50'" in shown
-    assert shown[-1] == "[b'from the till']"
-
-
-def test_the_code_in_the_readme_runs_as_written(tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    with Cluster(nodes=1) as cluster:
-        # The one thing that differs: somebody may use the port on this machine.
-        code = code.replace("127.0.0.1:7600", cluster.servers)
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    shown = done.stdout.splitlines()
-    assert [line.split(maxsplit=1)[1] for line in shown if "b'" in line][-3:] == [
-        "b'second'",
-        "b'third'",
-        "b'fourth'",
-    ]
-    assert sum("delivery 1" in line for line in shown) == 4
-    assert "4 rows of Arrow" in shown
+def test_the_demo_ends_with_its_portal_if_a_terminal_asks_for_it(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    terminal = Terminal(tmp_path, tmp_path / "state", environment())
+    options = "--messages 2000 --kills 0 --no-spark --keep"
+    command = f"{sys.executable} {ROOT / 'examples' / 'demo.py'} {options}"
+    try:
+        said = terminal.start(command, until="The portal: http")
+        portal = re.search(r"The portal: (http://\S+)", said)
+        assert portal, said
+        with urllib.request.urlopen(portal[1], timeout=20) as page:
+            assert b"<title>" in page.read()
+    finally:
+        assert terminal.close() == [0]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -228,18 +227,3 @@ def test_without_a_java_on_the_machine_spark_runs_and_finds_the_format_by_itself
     said = json.loads(done.stdout)
     assert said.pop("version") >= 17
     assert said == {"java": None, "by session": ["a", "b"], "found, by sql": 2}
-
-
-def test_the_code_in_the_guide_to_spark_runs_as_written(
-    spark: SparkSession, client: quivermq.Client, servers: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    client.create_topic("orders")
-    client.produce_many("orders", [b"apples", b"pears"])
-    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
-    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
-    try:
-        exec(code.replace("127.0.0.1:7600", servers), {})
-    finally:
-        register(spark)
-    assert "apples" in capsys.readouterr().out
-    assert [message.value for message in client.read("copies")] == [b"apples", b"pears"]

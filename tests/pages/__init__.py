@@ -1,0 +1,1 @@
+"""The documentation: its code runs, its links lead somewhere, its site builds."""
