@@ -35,6 +35,7 @@ from benchmarks.compare.redis_streams import Redis
 from benchmarks.compare.rounds import WORKS, Plan, run, tasks_of
 from benchmarks.compare.system import Arrivals, NotInstalled, Sample, family
 
+OWN = ("default poll", "handler", "arrow")
 BATCHES = (1, 10, 100, 1_000, 10_000)
 
 
@@ -50,7 +51,7 @@ def made_up(ours: float = 1.0) -> Run:
         for fsync in (False, True):
             for size in (100, 1_000):
                 for work, batch in works_of(size):
-                    for system in SYSTEMS:
+                    for system in SYSTEMS if work not in OWN else SYSTEMS[:1]:
                         factor = strength[system]
                         cell = Cell(system, nodes, fsync, size, work, batch)
                         if cell.is_latency:
@@ -119,6 +120,18 @@ def test_the_best_of_the_others_is_the_fastest_one() -> None:
     assert lone.times_better == pytest.approx(2.5 / 500)
     assert found.best(Cell(OURS, 1, False, 100, "produce", 7)) is None
     assert found.best(Cell(OURS, 1, False, 100, "lone"), peers=()) is None
+
+
+def test_work_of_ours_alone_is_compared_at_the_same_batch_size() -> None:
+    found = made_up(ours=2.0)
+    found.figures[Cell(KAFKA, 1, False, 100, "consume", 1)] = Figure(4e6, 1.0, 1.0)
+    handler = found.best(Cell(OURS, 1, False, 100, "handler"))
+    assert handler is not None
+    assert (handler.peer, handler.ratio) == (KAFKA, 0.5)
+    del found.figures[Cell(KAFKA, 1, False, 100, "consume", 1)]
+    handler = found.best(Cell(OURS, 1, False, 100, "handler"))
+    assert handler is not None
+    assert handler.peer == REDIS
 
 
 def test_every_goal_is_judged_by_a_whole_run_and_by_no_other() -> None:

@@ -76,9 +76,9 @@ def describe(plan: Plan, seconds: float, load: float) -> dict[str, str]:
         "commit": commit(),
         "machine": machine(),
         "how": (
-            f"Medians of {plan.rounds} rounds, {plan.seconds:g} s a measurement, {plan.laps} "
-            f"single messages; it took {seconds / 60:.0f} minutes; load average when it began: "
-            f"{load:.1f}."
+            f"Rounds: {plan.rounds}, of which the medians; {plan.seconds:g} s a measurement, "
+            f"{plan.laps} single messages; it took {seconds / 60:.0f} minutes; load average when "
+            f"it began: {load:.1f}."
         ),
     }
 

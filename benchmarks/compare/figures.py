@@ -17,6 +17,8 @@ OURS = "QuiverMQ"
 SYSTEMS = (OURS, "Redis Streams", "NATS JetStream", "RabbitMQ", "Apache Kafka")
 PEERS = SYSTEMS[1:]
 LATENCIES = ("lone", "push")
+COUNTERPARTS = {"handler": ("consume", 1), "arrow": ("consume", 10_000)}
+"""Work of ours alone, and what others do at the same batch size."""
 
 
 class Conditions(NamedTuple):
@@ -99,10 +101,11 @@ class Run:
     def best(self, ours: Cell, peers: Sequence[str] = PEERS) -> Best | None:
         """The best of the others at the same work, if both were measured."""
         own = self.value(ours)
+        work, batch = COUNTERPARTS.get(ours.work, (ours.work, ours.batch))
         theirs = {
             peer: found
             for peer in peers
-            if (found := self.value(ours._replace(system=peer))) is not None
+            if (found := self.value(ours._replace(system=peer, work=work, batch=batch))) is not None
         }
         if own is None or not theirs:
             return None

@@ -26,12 +26,12 @@ TITLES = {
     "clients": "{batch} clients, one message at a time",
     "groups": "{batch} groups, message by message",
     "default poll": "poll without a number",
-    "arrow": "as Arrow, {batch} at a time",
-    "handler": "subscribe with a handler a message",
+    "arrow": "consume as Arrow, {batch} at a time; others: as messages",
+    "handler": "subscribe with a handler a message; others: consume 1 at a time",
 }
 ORDER = tuple(TITLES)
 README_BATCHES = (1, 100, 10_000)
-README_WORKS = (("lone", 0), ("push", 0), ("clients", 64))
+README_WORKS = (("lone", 0), ("push", 0), ("clients", 64), ("handler", 0))
 
 
 def rewrite(run: Run, root: Path = ROOT) -> None:

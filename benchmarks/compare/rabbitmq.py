@@ -61,10 +61,11 @@ class RabbitMQ(AsyncSystem):
         for number, name in enumerate(names):
             port, peer_port = ports[2 * number : 2 * number + 2]
             environment = self._environment(name, port, peer_port, names_port, names)
+            # All at once: each waits for the others, to form a cluster.
             self.spawn(str(script), env=environment)
+        for port in ports[::2]:
             self.wait_for(port)
-            if number == 0:
-                self._url = f"amqp://guest:guest@{LOOPBACK}:{port}/"
+        self._url = f"amqp://guest:guest@{LOOPBACK}:{ports[0]}/"
         subprocess.run(
             [str(SCRIPTS / "rabbitmqctl"), "-n", names[0], "await_online_nodes", str(self.nodes)],
             env=environment, check=True, capture_output=True, timeout=START_SECONDS_MAX,
