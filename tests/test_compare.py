@@ -339,9 +339,9 @@ def test_arrivals_are_counted_from_where_they_are_expected() -> None:
         arrivals.note(5)
         arrivals.expect(2)
         waiting = asyncio.create_task(arrivals.wait())
-        await asyncio.sleep(0)
         arrivals.note()
-        await asyncio.sleep(0)
+        for _ in range(20):
+            await asyncio.sleep(0)
         assert not waiting.done()
         arrivals.note()
         await waiting
@@ -382,6 +382,19 @@ def test_processor_time_is_that_of_servers_and_their_children() -> None:
         wait_until(lambda: watch.stop(1).broker_cpu_s >= 0.1)
     assert len(system._watched) == 2
     wait_until(lambda: not any(map(is_alive, system._watched)))
+
+
+class Broken(Burner):
+    """One whose server says why it ends."""
+
+    def start(self) -> None:
+        self.spawn("sh", "-c", f"echo no; echo {self.folder}/conf: too old; exit 1")
+        self.wait_for(1)
+
+
+def test_a_server_that_ends_at_once_is_quoted_without_the_name_of_its_folder() -> None:
+    with pytest.raises(NotInstalled, match="does not run here: conf: too old"):
+        Broken(fsync=False).__enter__()
 
 
 def test_a_server_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

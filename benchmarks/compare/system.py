@@ -86,8 +86,6 @@ class System(ABC):
     name = ""
     needs: tuple[str, ...] = ()
     """Python packages."""
-    why_not = "it exits at once"
-    """What is usually wrong where its server does not run."""
 
     def __init__(self, *, nodes: int, fsync: bool) -> None:
         self.nodes = nodes
@@ -180,16 +178,16 @@ class System(ABC):
     def spawn(self, *command: str, env: dict[str, str] | None = None) -> None:
         if shutil.which(command[0]) is None:
             raise NotInstalled(f"{command[0]} is not installed")
-        with (self.folder / f"server-{len(self._processes)}.log").open("ab") as log:
+        with self._log(len(self._processes)).open("ab") as log:
             self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=env))
 
     def wait_for(self, port: int) -> None:
         """Until a server listens there."""
         deadline = time.monotonic() + START_SECONDS_MAX
         while True:
-            for process in self._processes:
+            for number, process in enumerate(self._processes):
                 if process.poll() is not None:
-                    raise NotInstalled(f"{process.args[0]} refuses to run: {self.why_not}")
+                    raise NotInstalled(f"it does not run here: {self._last_words(number)}")
             try:
                 socket.create_connection((LOOPBACK, port), 1.0).close()
             except OSError:
@@ -198,6 +196,14 @@ class System(ABC):
                 time.sleep(0.05)
             else:
                 return
+
+    def _last_words(self, number: int) -> str:
+        """Of a server's log, without the name of a folder that is gone soon."""
+        lines = self._log(number).read_text(errors="replace").strip().splitlines()
+        return lines[-1].replace(f"{self.folder}/", "") if lines else "it says nothing"
+
+    def _log(self, number: int) -> Path:
+        return self.folder / f"server-{number}.log"
 
     def batches_of(self, size: int) -> Callable[[], list[bytes]]:
         """An endless supply of lists of messages."""
