@@ -29,9 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 import quivermq.integrations.kombu  # noqa: F401 - the scheme quiver://
+from benchmarks.compare import LOOPBACK, NotInstalled, Redis
 from benchmarks.quiver import Brokers
-from benchmarks.redis_streams import Redis
-from benchmarks.systems import LOOPBACK, NotInstalled
 
 IS_LONG = True
 BROKER, TOLD = "BENCH_CELERY_BROKER", "BENCH_CELERY_TOLD"
@@ -134,7 +133,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
         fsync = "always" if arguments.fsync else "interval"
         brokers = Brokers(folder / "quiver", 1, "--fsync", fsync, "--fsync-interval-ms", "1000")
         stack.enter_context(brokers)
-        redis = stack.enter_context(Redis([b""], fsync=arguments.fsync))
+        redis = stack.enter_context(Redis(fsync=arguments.fsync))
         urls = {
             "QuiverMQ": f"quiver://{brokers.servers}",
             "Redis": f"redis://{LOOPBACK}:{redis.port}/0",

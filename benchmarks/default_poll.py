@@ -17,32 +17,32 @@ from pathlib import Path
 
 import quivermq
 import quivermq.aio
-from benchmarks.peers import MESSAGE_BYTES
 from benchmarks.quiver import CALL_MESSAGES, Brokers, random_values
-from benchmarks.systems import Rate, timed
 
+MESSAGE_BYTES = 100
 FILLED_MESSAGES = 3_000_000
 SIZES: dict[str, int | None] = {"100": 100, "10,000": 10_000, "default": None}
 SLOW_JOB_SECONDS = 0.001
 
 
-def run_blocking(client: quivermq.Client, group: str, size: int | None, seconds: float) -> Rate:
-    def take() -> int:
+def run_blocking(client: quivermq.Client, group: str, size: int | None, seconds: float) -> float:
+    """Messages a second."""
+    taken, began = 0, time.perf_counter()
+    while time.perf_counter() - began < seconds:
         messages = client.poll("polled", group=group, max_messages=size, wait=0.0)
         client.ack(messages)
-        return len(messages)
+        taken += len(messages)
+    return taken / (time.perf_counter() - began)
 
-    return timed(seconds, take)
 
-
-async def run_asyncio(servers: str, group: str, size: int | None, seconds: float) -> Rate:
+async def run_asyncio(servers: str, group: str, size: int | None, seconds: float) -> float:
     async with quivermq.aio.connect(servers) as client:
         taken, began = 0, time.perf_counter()
         while time.perf_counter() - began < seconds:
             messages = await client.poll("polled", group=group, max_messages=size, wait=0.0)
             await client.ack(messages)
             taken += len(messages)
-        return Rate(taken, time.perf_counter() - began)
+        return taken / (time.perf_counter() - began)
 
 
 def find_largest_of_slow_loop(client: quivermq.Client, seconds: float) -> int:
@@ -77,11 +77,11 @@ def main() -> None:
             for title, size in SIZES.items():
                 group = f"{title.replace(',', '')}-{turn}"
                 rate = run_blocking(client, f"b-{group}", size, options.seconds)
-                found[f"blocking, {title}"].append(rate.per_second)
+                found[f"blocking, {title}"].append(rate)
                 rate = asyncio.run(
                     run_asyncio(brokers.servers, f"a-{group}", size, options.seconds)
                 )
-                found[f"asyncio, {title}"].append(rate.per_second)
+                found[f"asyncio, {title}"].append(rate)
         largest = find_largest_of_slow_loop(client, options.seconds)
     medians = {title: round(statistics.median(rates)) for title, rates in found.items()}
     if options.json:
