@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from quivermq.batches.header import Buffer
+from quivermq.batches.header import Buffer, Header
 from quivermq.batches.schema import schema_of
 
 LONE_BYTES_MAX: Final = 4096
@@ -23,6 +23,14 @@ def lone_body(value: bytes) -> bytes:
     """The body of a batch of this one message, of at most `LONE_BYTES_MAX` bytes."""
     size = len(value)
     return b"".join((_front(size), value, _PADDING[size % _ALIGNMENT]))
+
+
+def lone_frame(
+    value: bytes, producer_id: int, producer_epoch: int, sequence: int, priority: int = 0
+) -> bytes:
+    """The bytes of the frame that `encode_batch` makes of this one message; the same limit."""
+    body = lone_body(value)
+    return Header.pack_lone(body, producer_id, producer_epoch, sequence, priority) + body
 
 
 def is_lone_body(body: Buffer) -> bool:

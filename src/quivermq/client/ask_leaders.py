@@ -57,7 +57,10 @@ async def recover_partitions(
 
 async def check_same(router: Router, topic: str, topic_id: bytes, attempts: Attempts) -> None:
     """Raise `TopicNotFound` unless the topic has this id; what is known may be out of date."""
-    if (await router.route(topic, attempts)).id == topic_id:
+    route = router.fresh_route(topic)
+    if route is None:
+        route = await router.route(topic, attempts)
+    if route.id == topic_id:
         return
     if (await router.refresh(topic, attempts)).id != topic_id:
         raise TopicNotFound(

@@ -32,7 +32,7 @@ from quivermq.errors import (
     Timeout,
 )
 from quivermq.tls import explain
-from quivermq.wire import packet, parse_response, proto
+from quivermq.wire import packet, parse_response, proto, small_packet
 
 IDLE_MAX: Final = 16
 """Connections to one broker that are kept for later."""
@@ -70,6 +70,25 @@ class BlockingConnection:
         response = self._await_answer(HELLO_ID, deadline).response
         self.welcome = welcome_of(response, self.address, self._receiver)
         self._owed.discard(HELLO_ID)
+
+    def ask(
+        self, request: proto.Request, batches: Sequence[Frame] | bytes, deadline: float
+    ) -> Reply:
+        """Send a request, and return its answer: `post` and `take` in one step. Batches are frames,
+        or the bytes of small ones."""
+        self._last_id = request_id = self._last_id + 1
+        request.id = request_id
+        envelope = request.SerializeToString()
+        self._owed.add(request_id)
+        self._send(
+            [small_packet(envelope, batches)]
+            if isinstance(batches, bytes)
+            else packet(envelope, batches),
+            deadline,
+        )
+        reply = self._await_answer(request_id, deadline)
+        self._owed.discard(request_id)
+        return reply
 
     async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request; `take` fetches the answer."""
@@ -249,10 +268,14 @@ class BlockingLimiter:
 
     async def enter(self, deadline: float) -> bool:
         """Wait for a place; False if none was free in time."""
+        return self.try_enter() or self._wait(max(0.0, deadline - time.monotonic()))
+
+    def try_enter(self) -> bool:
+        """Take a place, if one is free."""
         try:
             self._free.get_nowait()
         except Empty:
-            return self._wait(max(0.0, deadline - time.monotonic()))
+            return False
         return True
 
     def _wait(self, seconds: float) -> bool:
@@ -283,6 +306,10 @@ class BlockingTransport:
 
     async def connection(self, address: str, deadline: float) -> BlockingConnection:
         """An idle connection, the last used first; or one more."""
+        return self.take_idle(address) or self._open(address, deadline)
+
+    def take_idle(self, address: str) -> BlockingConnection | None:
+        """The idle connection that was used last; None: there is none."""
         idle = self._idle.get(address)
         while idle:
             try:
@@ -292,7 +319,7 @@ class BlockingTransport:
             if connection.is_alive(time.monotonic()):
                 return connection
             connection.close()
-        return self._open(address, deadline)
+        return None
 
     def release(self, connection: Connection) -> None:
         """Keep it for later, if it is as good as new."""

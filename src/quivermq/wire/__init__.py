@@ -29,6 +29,7 @@ from quivermq.wire.packets import (
     frames_of,
     packet,
     protocols,
+    small_packet,
 )
 from quivermq.wire.receiver import (
     BROKER_ENVELOPE_BYTES_MAX,
@@ -83,4 +84,5 @@ __all__ = [
     "parse_response",
     "proto",
     "protocols",
+    "small_packet",
 ]

@@ -67,9 +67,9 @@ class PartitionStream:
     __slots__ = (
         "_connections",
         "_new_identity",
-        "_request",
         "_router",
         "partition",
+        "request",
         "route",
         "sequencer",
         "target",
@@ -92,15 +92,16 @@ class PartitionStream:
         self._router = router
         self._connections = connections
         self._new_identity = new_identity
-        self._request = proto.Request()
-        self._request.produce.topic = route.topic
-        self._request.produce.topic_id = route.id
-        self._request.produce.partition = partition
+        self.request = proto.Request()
+        """Every attempt fills in the rest of it."""
+        self.request.produce.topic = route.topic
+        self.request.produce.topic_id = route.id
+        self.request.produce.partition = partition
 
     def follow(self, route: Route) -> None:
         """Use a newer route: the topic may have been created again."""
         if route.id != self.route.id:
-            self._request.produce.topic_id = route.id
+            self.request.produce.topic_id = route.id
             self.sequencer.restart()
         self.route = route
 
@@ -167,7 +168,7 @@ class PartitionStream:
                 return
             deadline = attempts.attempt_deadline()
             connection = await self._connections.get(target.address, deadline)
-            request = self._request
+            request = self.request
             request.direct = target.direct
             request.timeout_ms = max(1, int((deadline - self._router.transport.now()) * 1000))
             if self._router.tracer is not None:
@@ -193,16 +194,13 @@ class PartitionStream:
             self._router.map.avoid(attempt.target.address, self._router.transport.now())
             batch.fail(error, was_sent=True)
             return
-        response = reply.response
-        if response.WhichOneof("body") == "error":
-            batch.fail(error_from_proto(response.error), was_sent=True)
-        elif len(response.produced.batches) != 1:
-            problem = f"{attempt.target.address} sent nonsense: a batch was not answered"
-            batch.fail(ConnectionFailed(problem), was_sent=True)
-        else:
-            (stored,) = response.produced.batches
-            batch.attempt = None
-            batch.settle(StoredAt(stored.first_offset, stored.timestamp_ms))
+        batches = reply.response.produced.batches
+        if len(batches) != 1:
+            batch.fail(refusal_of(reply.response, attempt.target), was_sent=True)
+            return
+        (stored,) = batches
+        batch.attempt = None
+        batch.settle(StoredAt(stored.first_offset, stored.timestamp_ms))
 
     async def _learn(self, attempts: Attempts) -> None:
         """From the first failure: who leads, and whether the topic is still the same."""
@@ -244,6 +242,13 @@ class PartitionStream:
     def _attempts(self, deadline: float) -> Attempts:
         what = f"producing to {self.route.topic}/{self.partition}"
         return Attempts(self._router.transport, self._router.timeout, what, deadline=deadline)
+
+
+def refusal_of(response: proto.Response, target: Target) -> QuiverError:
+    """What a response says that does not tell where the one batch was stored."""
+    if response.WhichOneof("body") == "error":
+        return error_from_proto(response.error)
+    return ConnectionFailed(f"{target.address} sent nonsense: a batch was not answered")
 
 
 def _may_pass(error: QuiverError) -> bool:

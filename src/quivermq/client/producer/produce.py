@@ -7,16 +7,16 @@ from itertools import islice
 from secrets import randbelow
 from typing import TYPE_CHECKING, Any, Final
 
-from quivermq import batches
 from quivermq.batches import Frame
 from quivermq.client.checks import Delay, Payload, as_bytes, check_number, delay_seconds
 from quivermq.client.cluster_map import Route
 from quivermq.client.models import BatchReceipt, Receipt
 from quivermq.client.producer.batch_pipeline import BatchPipeline, stored_of
 from quivermq.client.producer.bulk import BulkColumns, Layout, bulk_frames
+from quivermq.client.producer.lone_producer import LoneMessage, LoneProducer, UnsettledBatch
 from quivermq.client.producer.message_options import SECONDS_MAX
 from quivermq.client.producer.partitioner import partition_of
-from quivermq.client.producer.sequencer import InFlightBatch, ProducerIdentity
+from quivermq.client.producer.sequencer import InFlightBatch, ProducerIdentity, StoredAt
 from quivermq.client.producer.session_pool import ProducerSession, SessionPool
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
@@ -33,6 +33,9 @@ class DirectProducer:
         self.sessions = SessionPool(router)
         self._router = router
         self._turns: dict[str, int] = {}
+        # One that traces has more to send along.
+        is_plain = router.is_blocking and router.tracer is None
+        self._lone = LoneProducer(router, self.sessions) if is_plain else None
 
     async def produce(
         self,
@@ -50,40 +53,55 @@ class DirectProducer:
         router = self._router
         if type(value) is not bytes:
             value = as_bytes("value", value)
-        attempts = router.attempts(f"producing to {topic}")
-        route = await router.route(topic, attempts, create=True, partition=partition)
+        attempts = None
+        route = router.fresh_route(topic, partition)
+        if route is None:
+            attempts = router.attempts(f"producing to {topic}")
+            route = await router.route(topic, attempts, create=True, partition=partition)
         if partition is None and key is not None:
             partition = partition_of(as_bytes("key", key), len(route.leaders))
         elif partition is None:
             partition = self.next_partition(route)
+        not_before = not_before_ms(delay) if delay else 0
+        message = LoneMessage(value, key, headers, timestamp, priority, not_before)
+        found = None if self._lone is None else self._lone.produce(route, partition, message)
+        if isinstance(found, Receipt):
+            return found
+        if found is None:
+            attempts = attempts or router.attempts(f"producing to {topic}")
+            found = await self._post(route, partition, message, attempts)
+        return Receipt(topic, partition, (await self._settle(found)).first_offset)
+
+    async def _post(
+        self, route: Route, partition: int, message: LoneMessage, attempts: Attempts
+    ) -> UnsettledBatch:
+        """Send one message, whatever it takes to be able to."""
         session = await self.sessions.take(attempts)
         try:
             stream = session.stream(route, partition)
-            identity, sequence = (
-                stream.sequencer.identity or _NO_IDENTITY,
-                stream.sequencer.next_sequence,
-            )
-            not_before = not_before_ms(delay) if delay else 0
-            frame = batches.encode_batch(
-                [value],
-                keys=None if key is None else [key],
-                headers=None if headers is None else [headers],
-                timestamps=None if timestamp is None else [timestamp],
-                origin=batches.Origin(*identity, sequence, priority, not_before),
-                limits=router.limits,
-            )
+            identity = stream.sequencer.identity or _NO_IDENTITY
+            frame = message.encode(identity, stream.sequencer.next_sequence, self._router.limits)
             batch = InFlightBatch(frame, attempts.deadline)
             await stream.post(batch, attempts)
-            while batch.outcome is None:
-                await stream.settle_first()
         except InvalidRequest:
             self.sessions.give_back(session)
             raise
         except BaseException:
             self.sessions.drop(session)
             raise
+        return UnsettledBatch(session, stream, batch)
+
+    async def _settle(self, unsettled: UnsettledBatch) -> StoredAt:
+        """Wait for what becomes of a batch; it is sent again if need be."""
+        session, stream, batch = unsettled
+        try:
+            while batch.outcome is None:
+                await stream.settle_first()
+        except BaseException:
+            self.sessions.drop(session)
+            raise
         self.sessions.give_back(session)
-        return Receipt(topic, partition, stored_of(batch).first_offset)
+        return stored_of(batch)
 
     async def produce_many(
         self,

@@ -355,6 +355,8 @@ class _Round:
 
 def rotate_leaders(leaders: Sequence[LeaderPartitions], turn: int) -> list[LeaderPartitions]:
     """Rotated, so that each time another leader and another partition come first."""
+    if len(leaders) == 1 and len(leaders[0].partitions) == 1:
+        return list(leaders)
     first = turn % len(leaders)
     return [
         led._replace(partitions=_rotate(led.partitions, turn // len(leaders)))

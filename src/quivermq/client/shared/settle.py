@@ -123,7 +123,9 @@ def _portions(settlements: Iterable[Settlement]) -> Iterator[list[Settlement]]:
     for settlement in settlements:
         spans = settlement.intervals
         for first in range(0, len(spans) or 1, INTERVALS_MAX):
-            part = settlement._replace(intervals=spans[first : first + INTERVALS_MAX])
+            part = settlement
+            if len(spans) > INTERVALS_MAX:
+                part = settlement._replace(intervals=spans[first : first + INTERVALS_MAX])
             cost = _SETTLEMENT_BYTES + len(settlement.terms.reason) * _CHARACTER_BYTES
             cost += len(part.intervals) * _INTERVAL_BYTES
             if portion and size + cost > PORTION_BYTES:
