@@ -10,11 +10,11 @@ from typing import Any, NoReturn
 import pytest
 
 import quivermq
-from quivermq.batches import LONE_BYTES_MAX, Limits
+from quivermq.batches import Limits, lone_bytes_max
+from quivermq.batches.lone import LONE_BYTES_MAX
 from quivermq.client.producer import session_pool
-from quivermq.client.producer.lone_producer import LoneMessage, LoneProducer
+from quivermq.client.producer.lone_producer import LoneProducer
 from quivermq.client.producer.produce import DirectProducer
-from quivermq.client.producer.sequencer import ProducerIdentity
 from quivermq.errors import (
     InvalidRequest,
     NotLeader,
@@ -25,8 +25,6 @@ from quivermq.errors import (
 )
 from quivermq.wire import proto
 from tests.client.stand_in import DROP, STORE_AND_DROP, Action, StandIn
-
-IDENTITY = ProducerIdentity(7, 3)
 
 
 @contextmanager
@@ -41,16 +39,17 @@ def only_straight(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-MESSAGES: list[dict[str, Any]] = [
+PLAIN: list[dict[str, Any]] = [
     {"value": b"plain"},
     {"value": b""},
     {"value": b"x" * LONE_BYTES_MAX},
-    {"value": b"x" * (LONE_BYTES_MAX + 1)},
-    {"value": b"x" * 300_000},
     {"value": "text"},
     {"value": b"v", "priority": 7},
+    {"value": b"v", "partition": 0},
+]
+OTHERS: list[dict[str, Any]] = [
+    {"value": b"x" * (LONE_BYTES_MAX + 1)},
     {"value": b"v", "key": b"k"},
-    {"value": b"v", "key": "text"},
     {"value": b"v", "headers": {"a": b"1"}},
     {"value": b"v", "timestamp": datetime(2026, 1, 1, tzinfo=UTC)},
     {"value": b"v", "delay": 3600.0},
@@ -58,7 +57,7 @@ MESSAGES: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=",".join)
+@pytest.mark.parametrize("message", PLAIN, ids=str)
 def test_both_ways_store_the_same_batch(
     message: dict[str, Any],
     stand_in: StandIn,
@@ -67,17 +66,52 @@ def test_both_ways_store_the_same_batch(
 ) -> None:
     client.produce("t", b"first")
     with only_straight(monkeypatch):
-        assert client.produce("t", **message).offset == 1
+        assert client.produce("t", **message) == ("t", 0, 1)
     with monkeypatch.context() as patched:
         patched.setattr(LoneProducer, "produce", lambda *_: None)
-        assert client.produce("t", **message).offset == 2
+        assert client.produce("t", **message) == ("t", 0, 2)
     _, straight, general = stand_in.log().frames
     assert bytes(straight.body) == bytes(general.body)
     moved = straight.header._replace(base_offset=2, index=3, sequence=2)  # type: ignore[arg-type]
-    # The end of a delay is a millisecond later, the later it is asked for.
-    assert moved._replace(not_before_ms=0) == general.header._replace(not_before_ms=0)
-    assert abs(straight.header.not_before_ms - general.header.not_before_ms) < 60_000
+    assert moved == general.header
     assert stand_in.count("new_producer") == 1
+
+
+@pytest.mark.parametrize("message", OTHERS, ids=",".join)
+def test_what_has_more_than_a_small_value_goes_the_general_way(
+    message: dict[str, Any],
+    stand_in: StandIn,
+    client: quivermq.Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client.produce("t", b"first")
+    with only_straight(monkeypatch), pytest.raises(AssertionError, match="general way"):
+        client.produce("t", **message)
+    assert client.produce("t", **message).offset == 1
+    assert client.produce("t", b"last").offset == 2
+    assert [frame.header.sequence for frame in stand_in.log().frames] == [0, 1, 2]
+
+
+def test_values_up_to_the_limit_of_the_broker_go_the_straight_way(
+    stand_in: StandIn, client: quivermq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.produce("t", b"first")
+    limits = Limits(message_bytes_max=1_000)
+    client._core.router.limits = limits
+    most = lone_bytes_max(limits)
+    with only_straight(monkeypatch):
+        client.produce("t", b"x" * most)
+        with pytest.raises(AssertionError, match="general way"):
+            client.produce("t", b"x" * (most + 1))
+    assert stand_in.log().frames[1].header.body_bytes <= 1_000
+
+
+def test_numbers_of_every_length_travel(
+    stand_in: StandIn, client: quivermq.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.produce("t", b"first")
+    with only_straight(monkeypatch):
+        assert [client.produce("t", b"v").offset for _ in range(200)] == list(range(1, 201))
 
 
 @pytest.mark.parametrize("priority", [8, -1, True, 1.0, None])
@@ -207,31 +241,13 @@ def test_a_topic_that_was_created_again_gets_numbers_from_the_start(
     stand_in.logs.clear()
     client._core.router.map.forget("t")
     client.produce("t", b"b")
-    (frame,) = stand_in.log().frames
-    assert frame.header.sequence == 0
+    asked: list[bytes] = []
 
+    def refuse(request: proto.Request) -> proto.Response:
+        asked.append(request.produce.topic_id)
+        return proto.Response(error=proto.Error(code="Overloaded", retriable=True))
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        LoneMessage(b"v", b"k", None, None, 0, 0),
-        LoneMessage(b"v", None, {}, None, 0, 0),
-        LoneMessage(b"v", None, None, 1, 0, 0),
-        LoneMessage(b"v", None, None, None, 0, 1),
-        LoneMessage(b"v", None, None, None, 8, 0),
-        LoneMessage(b"v" * (LONE_BYTES_MAX + 1), None, None, None, 0, 0),
-    ],
-)
-def test_what_is_not_plain_is_laid_out_by_arrow(message: LoneMessage) -> None:
-    assert message.pack(IDENTITY, 5, Limits()) is None
-
-
-def test_what_is_plain_is_laid_out_as_arrow_would_within_the_limits() -> None:
-    message = LoneMessage(b"v" * 100, None, None, None, 3, 0)
-    packed = message.pack(IDENTITY, 5, Limits())
-    frame = message.encode(IDENTITY, 5, Limits())
-    assert packed == bytes(frame)
-    most = frame.header.body_bytes
-    for limit in ("message_bytes_max", "batch_bytes_max"):
-        assert message.pack(IDENTITY, 5, Limits(**{limit: most})) == packed
-        assert message.pack(IDENTITY, 5, Limits(**{limit: most - 1})) is None
+    stand_in.script("produce", refuse)
+    client.produce("t", b"c")
+    assert [frame.header.sequence for frame in stand_in.log().frames] == [0, 1]
+    assert asked == [b"topic id two"]

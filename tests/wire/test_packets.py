@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from quivermq.batches import Frame, FrameKind, Header, Limits
 from quivermq.errors import Corrupt, InvalidRequest, QuiverError, TooLarge
-from quivermq.wire import Packet, frames_of, packet, small_packet
+from quivermq.wire import Packet, frames_of, packet
 from quivermq.wire.packets import JOINED_BYTES_MAX
 from tests.wire.samples import command, data_frame, frames, packed, received_at_once
 
@@ -19,7 +19,6 @@ def test_what_is_packed_is_what_is_received(envelope: bytes, sent: list[Frame]) 
     [got] = received_at_once(packed(envelope, sent))
     assert bytes(got.envelope) == envelope
     assert frames_of(got, LIMITS) == sent
-    assert small_packet(envelope, b"".join(map(bytes, sent))) == packed(envelope, sent)
 
 
 def test_the_bytes_are_the_two_lengths_the_envelope_its_checksum_and_the_frames() -> None:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         decode_messages,
     )
     from quivermq.batches.encode import Origin, encode_batch, encode_batches
-    from quivermq.batches.lone import LONE_BYTES_MAX, lone_frame, lone_value
+    from quivermq.batches.lone import lone_bytes_max, lone_frame, lone_value
     from quivermq.batches.schema import (
         HEADERS_TYPE,
         TIMESTAMP_TYPE,
@@ -69,7 +69,6 @@ __all__ = [
     "HEADERS_TYPE",
     "HEADER_BYTES",
     "KIB",
-    "LONE_BYTES_MAX",
     "MARK_PREFIX",
     "MIB",
     "NO_HEADERS",
@@ -103,6 +102,7 @@ __all__ = [
     "expires_ms_of",
     "is_plain",
     "load_arrow",
+    "lone_bytes_max",
     "lone_frame",
     "lone_value",
     "may_expire",
@@ -131,7 +131,7 @@ _PLACES: Final = {
     "decode_messages": "decode",
     "encode_batch": "encode",
     "encode_batches": "encode",
-    "LONE_BYTES_MAX": "lone",
+    "lone_bytes_max": "lone",
     "lone_frame": "lone",
     "lone_value": "lone",
     "prepare_arrays": "columns",

@@ -119,18 +119,6 @@ class Header(NamedTuple):
         packed = _FIELDS.pack(MAGIC, VERSION, kind, flags, priority, 0, *rest)
         return packed + _CHECKSUM.pack(crc32c(packed))
 
-    @staticmethod
-    def pack_lone(
-        body: bytes, producer_id: int, producer_epoch: int, sequence: int, priority: int
-    ) -> bytes:
-        """What `pack` makes of the header of one plain message, without a header in between."""
-        size = len(body)
-        packed = _FIELDS.pack(
-            MAGIC, VERSION, _DATA, 0, priority, 0, size, crc32c(body), 0, 0, 0, 0,
-            producer_id, sequence, 0, producer_epoch, 1, size,
-        )  # fmt: skip
-        return packed + _CHECKSUM.pack(crc32c(packed))
-
     @classmethod
     def unpack(cls, buffer: Buffer, at: int = 0, limits: Limits = DEFAULT_LIMITS) -> Self:
         """Read the header at byte `at`, or raise `Corrupt`, `UnsupportedFormat` or `TooLarge`.
@@ -188,6 +176,18 @@ class Header(NamedTuple):
             raise Corrupt(f"offset {base_offset} or sequence {sequence} is above 2**63")
         if term > COUNTER_MAX or index > COUNTER_MAX or producer_id > COUNTER_MAX:
             raise Corrupt("term, index or producer id is above 2**63")
+
+
+def pack_lone_header(
+    body: bytes, producer_id: int, producer_epoch: int, sequence: int, priority: int
+) -> bytes:
+    """What `Header.pack` makes of the header of one plain message, without a header in between."""
+    size = len(body)
+    packed = _FIELDS.pack(
+        MAGIC, VERSION, _DATA, 0, priority, 0, size, crc32c(body), 0, 0, 0, 0,
+        producer_id, sequence, 0, producer_epoch, 1, size,
+    )  # fmt: skip
+    return packed + _CHECKSUM.pack(crc32c(packed))
 
 
 def _of_another_release(what: str) -> UnsupportedFormat:

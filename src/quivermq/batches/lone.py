@@ -9,7 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from quivermq.batches.header import Buffer, Header
+from quivermq.batches.header import Buffer, pack_lone_header
+from quivermq.batches.limits import Limits
 from quivermq.batches.schema import schema_of
 
 LONE_BYTES_MAX: Final = 4096
@@ -30,7 +31,15 @@ def lone_frame(
 ) -> bytes:
     """The bytes of the frame that `encode_batch` makes of this one message; the same limit."""
     body = lone_body(value)
-    return Header.pack_lone(body, producer_id, producer_epoch, sequence, priority) + body
+    return pack_lone_header(body, producer_id, producer_epoch, sequence, priority) + body
+
+
+def lone_bytes_max(limits: Limits) -> int:
+    """The size of the largest value whose frame `lone_frame` can make within these limits."""
+    body_bytes_max = min(limits.message_bytes_max, limits.batch_bytes_max)
+    # A value is padded behind.
+    padded_max = (body_bytes_max - _FRONT_BYTES) // _ALIGNMENT * _ALIGNMENT
+    return min(LONE_BYTES_MAX, padded_max)
 
 
 def is_lone_body(body: Buffer) -> bool:

@@ -32,7 +32,7 @@ from quivermq.errors import (
     Timeout,
 )
 from quivermq.tls import explain
-from quivermq.wire import packet, parse_response, proto, small_packet
+from quivermq.wire import id_field, lone_packet, packet, parse_response, proto, stored_offset
 
 IDLE_MAX: Final = 16
 """Connections to one broker that are kept for later."""
@@ -71,24 +71,38 @@ class BlockingConnection:
         self.welcome = welcome_of(response, self.address, self._receiver)
         self._owed.discard(HELLO_ID)
 
-    def ask(
-        self, request: proto.Request, batches: Sequence[Frame] | bytes, deadline: float
-    ) -> Reply:
-        """Send a request, and return its answer: `post` and `take` in one step. Batches are frames,
-        or the bytes of small ones."""
+    def ask(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> Reply:
+        """Send a request, and return its answer: `post` and `take` in one step."""
         self._last_id = request_id = self._last_id + 1
         request.id = request_id
-        envelope = request.SerializeToString()
         self._owed.add(request_id)
-        self._send(
-            [small_packet(envelope, batches)]
-            if isinstance(batches, bytes)
-            else packet(envelope, batches),
-            deadline,
-        )
+        self._send(packet(request.SerializeToString(), frames), deadline)
         reply = self._await_answer(request_id, deadline)
         self._owed.discard(request_id)
         return reply
+
+    def ask_offset(self, envelope: bytes, frame: bytes, deadline: float) -> int | Reply:
+        """Send one small batch by a request whose fields but for the id are `envelope`. Returns the
+        offset where it is stored; or the answer, if that says anything else."""
+        self._last_id = request_id = self._last_id + 1
+        field = id_field(request_id)
+        sent = lone_packet(field, envelope, frame)
+        sock, receiver = self._socket, self._receiver
+        self._owed.add(request_id)
+        try:
+            self._limit(deadline)
+            sock.sendall(sent)
+            self._limit(deadline)
+            count = sock.recv_into(receiver.get_buffer())
+            arrived = receiver.peek(count)
+            offset = None if arrived is None else stored_offset(arrived, field)
+            if offset is None:
+                self._keep(count)
+        except BaseException as error:
+            self._fail(error)
+        answer = self._await_answer(request_id, deadline) if offset is None else offset
+        self._owed.discard(request_id)
+        return answer
 
     async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request; `take` fetches the answer."""
@@ -325,7 +339,9 @@ class BlockingTransport:
         """Keep it for later, if it is as good as new."""
         if not isinstance(connection, BlockingConnection):
             raise BrokenInvariant("a connection was released at a transport that did not open it")
-        idle = self._idle.setdefault(connection.address, [])
+        idle = self._idle.get(connection.address)
+        if idle is None:
+            idle = self._idle.setdefault(connection.address, [])
         if self._is_closed or not connection.is_quiet or len(idle) >= IDLE_MAX:
             connection.close()
             return

@@ -337,12 +337,8 @@ class Router:
 
     def known_target(self, route: Route, partition: int) -> Target | None:
         """The leader, if the map is as it was and the leader can be reached."""
-        known = self.map
-        if known.route(route.topic) is route:
-            address = known.address(route.leaders[partition])
-            if address and not known.is_avoided(address, self.transport.now()):
-                return Target(address, True, route.id)
-        return None
+        address = self.map.leader_address(route, partition, self.transport.now())
+        return Target(address, True, route.id) if address else None
 
     async def target(
         self, topic: str, partition: int, attempts: Attempts, *, follower: int | None = None

@@ -20,6 +20,7 @@ from quivermq.wire.limits import (
     check_answer,
     check_items,
 )
+from quivermq.wire.lone_produce import id_field, lone_packet, stored_offset
 from quivermq.wire.packets import (
     CHECKSUM_BYTES,
     PROTOCOL,
@@ -29,7 +30,6 @@ from quivermq.wire.packets import (
     frames_of,
     packet,
     protocols,
-    small_packet,
 )
 from quivermq.wire.receiver import (
     BROKER_ENVELOPE_BYTES_MAX,
@@ -77,6 +77,8 @@ __all__ = [
     "error_from_proto",
     "error_to_proto",
     "frames_of",
+    "id_field",
+    "lone_packet",
     "packet",
     "parse_peer_hello",
     "parse_peer_packet",
@@ -84,5 +86,5 @@ __all__ = [
     "parse_response",
     "proto",
     "protocols",
-    "small_packet",
+    "stored_offset",
 ]

@@ -87,13 +87,6 @@ def packet(envelope: bytes, frames: Sequence[Frame] = ()) -> list[Buffer]:
     return buffers
 
 
-def small_packet(envelope: bytes, batches: bytes = b"") -> bytes:
-    """The packet as one buffer: for batches that cost less to copy than to write by themselves."""
-    envelope_bytes = len(envelope) + CHECKSUM_BYTES
-    prefix = PREFIX.pack(LENGTH_BYTES + envelope_bytes + len(batches), envelope_bytes)
-    return b"".join((prefix, envelope, _checksum(prefix, envelope), batches))
-
-
 def _checksum(prefix: bytes, envelope: bytes) -> bytes:
     """The last field of an envelope."""
     # In two steps: joining them first would copy an envelope that may be large.

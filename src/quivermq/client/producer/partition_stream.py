@@ -29,27 +29,28 @@ NewIdentity = Callable[[Attempts], Awaitable[ProducerIdentity]]
 class LeaderConnections:
     """The connections that an operation uses: each borrowed once, all given back at its end."""
 
-    __slots__ = ("_borrowed", "_router")
+    __slots__ = ("_router", "borrowed")
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._borrowed: dict[str, Connection] = {}
+        self.borrowed: dict[str, Connection] = {}
+        """By the address of their broker."""
 
     async def get(self, address: str, deadline: float) -> Connection:
         """The connection to this broker."""
-        connection = self._borrowed.get(address)
+        connection = self.borrowed.get(address)
         if connection is not None:
             if connection.is_open:
                 return connection
-            self._router.transport.release(self._borrowed.pop(address))
+            self._router.transport.release(self.borrowed.pop(address))
         connection = await self._router.connection(address, deadline)
-        self._borrowed[address] = connection
+        self.borrowed[address] = connection
         return connection
 
     def release(self) -> None:
         """Done with all of them."""
-        while self._borrowed:
-            self._router.transport.release(self._borrowed.popitem()[1])
+        while self.borrowed:
+            self._router.transport.release(self.borrowed.popitem()[1])
 
 
 class Attempt(NamedTuple):
@@ -68,6 +69,7 @@ class PartitionStream:
         "_connections",
         "_new_identity",
         "_router",
+        "lone_envelope",
         "partition",
         "request",
         "route",
@@ -94,6 +96,8 @@ class PartitionStream:
         self._new_identity = new_identity
         self.request = proto.Request()
         """Every attempt fills in the rest of it."""
+        self.lone_envelope = b""
+        """The fields of a request with a lone message, but for its id, once there was one."""
         self.request.produce.topic = route.topic
         self.request.produce.topic_id = route.id
         self.request.produce.partition = partition
@@ -102,6 +106,7 @@ class PartitionStream:
         """Use a newer route: the topic may have been created again."""
         if route.id != self.route.id:
             self.request.produce.topic_id = route.id
+            self.lone_envelope = b""
             self.sequencer.restart()
         self.route = route
 
@@ -196,7 +201,7 @@ class PartitionStream:
             return
         batches = reply.response.produced.batches
         if len(batches) != 1:
-            batch.fail(refusal_of(reply.response, attempt.target), was_sent=True)
+            batch.fail(refusal_of(reply.response, attempt.target.address), was_sent=True)
             return
         (stored,) = batches
         batch.attempt = None
@@ -244,11 +249,11 @@ class PartitionStream:
         return Attempts(self._router.transport, self._router.timeout, what, deadline=deadline)
 
 
-def refusal_of(response: proto.Response, target: Target) -> QuiverError:
+def refusal_of(response: proto.Response, address: str) -> QuiverError:
     """What a response says that does not tell where the one batch was stored."""
     if response.WhichOneof("body") == "error":
         return error_from_proto(response.error)
-    return ConnectionFailed(f"{target.address} sent nonsense: a batch was not answered")
+    return ConnectionFailed(f"{address} sent nonsense: a batch was not answered")
 
 
 def _may_pass(error: QuiverError) -> bool:

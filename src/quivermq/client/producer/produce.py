@@ -7,13 +7,14 @@ from itertools import islice
 from secrets import randbelow
 from typing import TYPE_CHECKING, Any, Final
 
+from quivermq import batches
 from quivermq.batches import Frame
 from quivermq.client.checks import Delay, Payload, as_bytes, check_number, delay_seconds
 from quivermq.client.cluster_map import Route
 from quivermq.client.models import BatchReceipt, Receipt
 from quivermq.client.producer.batch_pipeline import BatchPipeline, stored_of
 from quivermq.client.producer.bulk import BulkColumns, Layout, bulk_frames
-from quivermq.client.producer.lone_producer import LoneMessage, LoneProducer, UnsettledBatch
+from quivermq.client.producer.lone_producer import LoneProducer, UnsettledBatch
 from quivermq.client.producer.message_options import SECONDS_MAX
 from quivermq.client.producer.partitioner import partition_of
 from quivermq.client.producer.sequencer import InFlightBatch, ProducerIdentity, StoredAt
@@ -62,25 +63,46 @@ class DirectProducer:
             partition = partition_of(as_bytes("key", key), len(route.leaders))
         elif partition is None:
             partition = self.next_partition(route)
-        not_before = not_before_ms(delay) if delay else 0
-        message = LoneMessage(value, key, headers, timestamp, priority, not_before)
-        found = None if self._lone is None else self._lone.produce(route, partition, message)
+        found: Receipt | UnsettledBatch | None = None
+        is_plain = key is None and headers is None and timestamp is None and not delay
+        if is_plain and self._lone is not None:
+            found = self._lone.produce(route, partition, value, priority)
         if isinstance(found, Receipt):
             return found
         if found is None:
             attempts = attempts or router.attempts(f"producing to {topic}")
-            found = await self._post(route, partition, message, attempts)
+            columns = BulkColumns(
+                [value],
+                None if key is None else [key],
+                None if headers is None else [headers],
+                None if timestamp is None else [timestamp],
+            )
+            layout = Layout(priority, not_before_ms(delay) if delay else 0)
+            found = await self._post(route, partition, columns, layout, attempts)
         return Receipt(topic, partition, (await self._settle(found)).first_offset)
 
     async def _post(
-        self, route: Route, partition: int, message: LoneMessage, attempts: Attempts
+        self,
+        route: Route,
+        partition: int,
+        columns: BulkColumns,
+        layout: Layout,
+        attempts: Attempts,
     ) -> UnsettledBatch:
         """Send one message, whatever it takes to be able to."""
         session = await self.sessions.take(attempts)
         try:
             stream = session.stream(route, partition)
             identity = stream.sequencer.identity or _NO_IDENTITY
-            frame = message.encode(identity, stream.sequencer.next_sequence, self._router.limits)
+            sequence = stream.sequencer.next_sequence
+            frame = batches.encode_batch(
+                columns.values,
+                keys=columns.keys,
+                headers=columns.headers,
+                timestamps=columns.timestamps,
+                origin=batches.Origin(*identity, sequence, layout.priority, layout.not_before_ms),
+                limits=self._router.limits,
+            )
             batch = InFlightBatch(frame, attempts.deadline)
             await stream.post(batch, attempts)
         except InvalidRequest:
@@ -204,6 +226,8 @@ class DirectProducer:
     def next_partition(self, route: Route) -> int:
         """Where the next batch without a key goes: one partition after the other."""
         count = len(route.leaders)
+        if count == 1:
+            return 0
         turn = self._turns.get(route.topic)
         turn = randbelow(count) if turn is None else (turn + 1) % count
         self._turns[route.topic] = turn
