@@ -73,6 +73,8 @@ class Workload:
 
     def poll_lone(self) -> dict[str, float]:
         """Messages that were produced one at a time, 10 and 1 at a time."""
+        for _ in range(250):
+            self._client.produce(self._lone, VALUE)
         return self._polls("10 lone", self._lone, 10, 25) | self._polls("1 lone", self._lone, 1, 25)
 
     def poll(self) -> dict[str, float]:

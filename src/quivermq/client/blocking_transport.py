@@ -11,12 +11,12 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from selectors import EVENT_READ, DefaultSelector
 from struct import pack
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn, TypeVar, cast
 from weakref import WeakSet
 
 from quivermq.addresses import split_address
@@ -32,7 +32,9 @@ from quivermq.errors import (
     Timeout,
 )
 from quivermq.tls import explain
-from quivermq.wire import id_field, lone_packet, packet, parse_response, proto, stored_offset
+from quivermq.wire import id_field, packet, parse_response, plain_fields, plain_packet, proto
+
+T = TypeVar("T")
 
 IDLE_MAX: Final = 16
 """Connections to one broker that are kept for later."""
@@ -81,12 +83,14 @@ class BlockingConnection:
         self._owed.discard(request_id)
         return reply
 
-    def ask_offset(self, envelope: bytes, frame: bytes, deadline: float) -> int | Reply:
-        """Send one small batch by a request whose fields but for the id are `envelope`. Returns the
-        offset where it is stored; or the answer, if that says anything else."""
+    def ask_plain(
+        self, fields: bytes, frame: bytes, deadline: float, read: Callable[[bytes], T | None]
+    ) -> T | Reply:
+        """Send a request with these fields, but for its id, and at most one small batch. Returns
+        what `read` makes of the fields of the answer; the answer itself, if that is None."""
         self._last_id = request_id = self._last_id + 1
         field = id_field(request_id)
-        sent = lone_packet(field, envelope, frame)
+        sent = plain_packet(field, fields, frame)
         sock, receiver = self._socket, self._receiver
         self._owed.add(request_id)
         try:
@@ -95,12 +99,13 @@ class BlockingConnection:
             self._limit(deadline)
             count = sock.recv_into(receiver.get_buffer())
             arrived = receiver.peek(count)
-            offset = None if arrived is None else stored_offset(arrived, field)
-            if offset is None:
+            answered = None if arrived is None else plain_fields(arrived, field)
+            found = None if answered is None else read(answered)
+            if found is None:
                 self._keep(count)
         except BaseException as error:
             self._fail(error)
-        answer = self._await_answer(request_id, deadline) if offset is None else offset
+        answer = self._await_answer(request_id, deadline) if found is None else found
         self._owed.discard(request_id)
         return answer
 

@@ -20,7 +20,6 @@ from quivermq.wire.limits import (
     check_answer,
     check_items,
 )
-from quivermq.wire.lone_produce import id_field, lone_packet, stored_offset
 from quivermq.wire.packets import (
     CHECKSUM_BYTES,
     PROTOCOL,
@@ -30,6 +29,13 @@ from quivermq.wire.packets import (
     frames_of,
     packet,
     protocols,
+)
+from quivermq.wire.plain_packets import (
+    id_field,
+    is_all_settled,
+    plain_fields,
+    plain_packet,
+    stored_offset,
 )
 from quivermq.wire.receiver import (
     BROKER_ENVELOPE_BYTES_MAX,
@@ -78,12 +84,14 @@ __all__ = [
     "error_to_proto",
     "frames_of",
     "id_field",
-    "lone_packet",
+    "is_all_settled",
     "packet",
     "parse_peer_hello",
     "parse_peer_packet",
     "parse_request",
     "parse_response",
+    "plain_fields",
+    "plain_packet",
     "proto",
     "protocols",
     "stored_offset",

@@ -25,7 +25,7 @@ from quivermq.client.producer.session_pool import ProducerSession, SessionPool
 from quivermq.client.retry import attempt_seconds
 from quivermq.client.router import Router, Target
 from quivermq.errors import ConnectionFailed, QuiverError, Timeout
-from quivermq.wire import proto
+from quivermq.wire import proto, stored_offset
 
 
 class UnsettledBatch(NamedTuple):
@@ -102,9 +102,9 @@ class LoneProducer:
         if identity is None:
             return None
         frame = batches.lone_frame(value, *identity, sequence, priority)
-        envelope = stream.lone_envelope or self._make_envelope(stream)
+        fields = stream.lone_fields or self._lay_out_request(stream)
         try:
-            found = connection.ask_offset(envelope, frame, now + self._attempt_seconds)
+            found = connection.ask_plain(fields, frame, now + self._attempt_seconds, stored_offset)
         except (ConnectionFailed, Timeout) as error:
             self._router.map.avoid(connection.address, self._now())
             return self._fail(stream, connection.address, frame, error, now)
@@ -117,14 +117,14 @@ class LoneProducer:
         sequencer.next_sequence = sequence + 1
         return found
 
-    def _make_envelope(self, stream: PartitionStream) -> bytes:
+    def _lay_out_request(self, stream: PartitionStream) -> bytes:
         request = proto.Request()
         request.CopyFrom(stream.request)
         request.ClearField("id")
         request.timeout_ms = max(1, int(self._attempt_seconds * 1000))
         request.direct = True
-        stream.lone_envelope = request.SerializeToString()
-        return stream.lone_envelope
+        stream.lone_fields = request.SerializeToString()
+        return stream.lone_fields
 
     def _fail(
         self, stream: PartitionStream, address: str, frame: bytes, error: QuiverError, began: float

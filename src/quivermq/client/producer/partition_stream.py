@@ -69,7 +69,7 @@ class PartitionStream:
         "_connections",
         "_new_identity",
         "_router",
-        "lone_envelope",
+        "lone_fields",
         "partition",
         "request",
         "route",
@@ -96,7 +96,7 @@ class PartitionStream:
         self._new_identity = new_identity
         self.request = proto.Request()
         """Every attempt fills in the rest of it."""
-        self.lone_envelope = b""
+        self.lone_fields = b""
         """The fields of a request with a lone message, but for its id, once there was one."""
         self.request.produce.topic = route.topic
         self.request.produce.topic_id = route.id
@@ -106,7 +106,7 @@ class PartitionStream:
         """Use a newer route: the topic may have been created again."""
         if route.id != self.route.id:
             self.request.produce.topic_id = route.id
-            self.lone_envelope = b""
+            self.lone_fields = b""
             self.sequencer.restart()
         self.route = route
 
