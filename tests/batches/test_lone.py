@@ -91,16 +91,18 @@ def test_a_header_that_counts_other_than_one_is_not_taken_for_a_lone_message() -
 
 @given(
     st.binary(max_size=300),
+    st.none() | st.binary(max_size=50),
     st.integers(0, COUNTER_MAX),
     st.integers(0, 2**32 - 1),
     st.integers(0, COUNTER_MAX >> 1),
     st.integers(0, PRIORITY_MAX),
 )
 def test_a_lone_frame_is_that_of_a_batch(
-    value: bytes, producer_id: int, epoch: int, sequence: int, priority: int
+    value: bytes, key: bytes | None, producer_id: int, epoch: int, sequence: int, priority: int
 ) -> None:
-    frame = encode_batch([value], origin=Origin(producer_id, epoch, sequence, priority))
-    assert lone_frame(value, producer_id, epoch, sequence, priority) == bytes(frame)
+    origin = Origin(producer_id, epoch, sequence, priority)
+    frame = encode_batch([value], keys=None if key is None else [key], origin=origin)
+    assert lone_frame(value, key, producer_id, epoch, sequence, priority) == bytes(frame)
 
 
 def test_a_lone_message_is_decoded_as_arrow_does_it() -> None:

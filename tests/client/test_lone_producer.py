@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import pytest
 
 import quivermq
-from quivermq.batches import Limits, lone_bytes_max
+from quivermq.batches import KEYED_BYTES, Limits, lone_bytes_max
 from quivermq.batches.lone import LONE_BYTES_MAX
 from quivermq.client.producer import session_pool
 from quivermq.client.producer.lone_producer import LoneProducer
@@ -46,10 +46,15 @@ PLAIN: list[dict[str, Any]] = [
     {"value": "text"},
     {"value": b"v", "priority": 7},
     {"value": b"v", "partition": 0},
+    {"value": b"v", "key": b"k"},
+    {"value": b"v", "key": "text"},
+    {"value": b"", "key": b""},
+    {"value": b"x" * 1_001, "key": b"k" * 333},
 ]
 OTHERS: list[dict[str, Any]] = [
     {"value": b"x" * (LONE_BYTES_MAX + 1)},
-    {"value": b"v", "key": b"k"},
+    {"value": b"x" * LONE_BYTES_MAX, "key": b"k"},
+    {"value": b"v", "key": b"k" * LONE_BYTES_MAX},
     {"value": b"v", "headers": {"a": b"1"}},
     {"value": b"v", "timestamp": datetime(2026, 1, 1, tzinfo=UTC)},
     {"value": b"v", "delay": 3600.0},
@@ -103,7 +108,11 @@ def test_values_up_to_the_limit_of_the_broker_go_the_straight_way(
         client.produce("t", b"x" * most)
         with pytest.raises(AssertionError, match="general way"):
             client.produce("t", b"x" * (most + 1))
-    assert stand_in.log().frames[1].header.body_bytes <= 1_000
+        for key_bytes in (1, 8, most - KEYED_BYTES):
+            client.produce("t", b"x" * (most - KEYED_BYTES - key_bytes), key=b"k" * key_bytes)
+    sizes = [frame.header.body_bytes for frame in stand_in.log().frames[1:]]
+    assert len(sizes) == 4
+    assert max(sizes) <= 1_000
 
 
 def test_numbers_of_every_length_travel(

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         decode_messages,
     )
     from quivermq.batches.encode import Origin, encode_batch, encode_batches
-    from quivermq.batches.lone import lone_bytes_max, lone_frame, lone_value
+    from quivermq.batches.lone import KEYED_BYTES, lone_bytes_max, lone_frame, lone_value
     from quivermq.batches.schema import (
         HEADERS_TYPE,
         TIMESTAMP_TYPE,
@@ -68,6 +68,7 @@ __all__ = [
     "EXPIRES",
     "HEADERS_TYPE",
     "HEADER_BYTES",
+    "KEYED_BYTES",
     "KIB",
     "MARK_PREFIX",
     "MIB",
@@ -131,6 +132,7 @@ _PLACES: Final = {
     "decode_messages": "decode",
     "encode_batch": "encode",
     "encode_batches": "encode",
+    "KEYED_BYTES": "lone",
     "lone_bytes_max": "lone",
     "lone_frame": "lone",
     "lone_value": "lone",

@@ -179,12 +179,12 @@ class Header(NamedTuple):
 
 
 def pack_lone_header(
-    body: bytes, producer_id: int, producer_epoch: int, sequence: int, priority: int
+    body: bytes, flags: int, producer_id: int, producer_epoch: int, sequence: int, priority: int
 ) -> bytes:
-    """What `Header.pack` makes of the header of one plain message, without a header in between."""
+    """What `Header.pack` makes of the header of one message, without a header in between."""
     size = len(body)
     packed = _FIELDS.pack(
-        MAGIC, VERSION, _DATA, 0, priority, 0, size, crc32c(body), 0, 0, 0, 0,
+        MAGIC, VERSION, _DATA, flags, priority, 0, size, crc32c(body), 0, 0, 0, 0,
         producer_id, sequence, 0, producer_epoch, 1, size,
     )  # fmt: skip
     return packed + _CHECKSUM.pack(crc32c(packed))

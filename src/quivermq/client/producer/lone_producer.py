@@ -1,4 +1,4 @@
-"""Sends a lone plain message over blocking sockets, without coroutines and without objects.
+"""Sends a lone message over blocking sockets in the plain case, without coroutines.
 
 A program that produces message by message waits for each, and its caches are cold when it goes on:
 every step between the parts that may have to wait, retry or look something up costs several times
@@ -47,18 +47,20 @@ class LoneProducer:
         self._attempt_seconds = attempt_seconds(router.timeout)
         self._limits: Limits | None = None
         self._value_bytes_max = 0
-        """Within these limits, of a message without key and headers."""
+        self._keyed_bytes_max = 0
+        """Within these limits: of a value, and of a value and its key."""
 
     def produce(
-        self, route: Route, partition: int, value: bytes, priority: int
+        self, route: Route, partition: int, value: bytes, key: bytes | None, priority: int
     ) -> Receipt | UnsettledBatch | None:
-        """Store a message of nothing but a value. A batch that is not settled is sent again by the
-        general way; None: this is not the plain case, and nothing was sent."""
+        """Store a message of no more than a value and a key. A batch that is not settled is sent
+        again by the general way; None: this is not the plain case, and nothing was sent."""
         router, sessions, now = self._router, self._sessions, self._now()
         if router.limits is not self._limits:
             self._adopt_limits(router.limits)
         if (
             len(value) > self._value_bytes_max
+            or (key is not None and len(value) + len(key) > self._keyed_bytes_max)
             or type(priority) is not int
             or not 0 <= priority <= PRIORITY_MAX
         ):
@@ -73,7 +75,7 @@ class LoneProducer:
             return None
         try:
             stream = session.stream(route, partition)
-            found = self._ask(stream, connection, value, priority, now)
+            found = self._ask(stream, connection, value, key, priority, now)
         except BaseException:
             sessions.drop(session)
             raise
@@ -86,6 +88,7 @@ class LoneProducer:
 
     def _adopt_limits(self, limits: Limits) -> None:
         self._value_bytes_max = batches.lone_bytes_max(limits)
+        self._keyed_bytes_max = self._value_bytes_max - batches.KEYED_BYTES
         self._limits = limits
 
     def _ask(
@@ -93,6 +96,7 @@ class LoneProducer:
         stream: PartitionStream,
         connection: BlockingConnection,
         value: bytes,
+        key: bytes | None,
         priority: int,
         now: float,
     ) -> int | InFlightBatch | None:
@@ -101,7 +105,7 @@ class LoneProducer:
         identity, sequence = sequencer.identity, sequencer.next_sequence
         if identity is None:
             return None
-        frame = batches.lone_frame(value, *identity, sequence, priority)
+        frame = batches.lone_frame(value, key, *identity, sequence, priority)
         fields = stream.lone_fields or self._lay_out_request(stream)
         try:
             found = connection.ask_plain(fields, frame, now + self._attempt_seconds, stored_offset)

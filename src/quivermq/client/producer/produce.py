@@ -59,14 +59,15 @@ class DirectProducer:
         if route is None:
             attempts = router.attempts(f"producing to {topic}")
             route = await router.route(topic, attempts, create=True, partition=partition)
-        if partition is None and key is not None:
-            partition = partition_of(as_bytes("key", key), len(route.leaders))
-        elif partition is None:
-            partition = self.next_partition(route)
+        if key is not None and type(key) is not bytes:
+            key = as_bytes("key", key)
+        if partition is None:
+            partition = (
+                self.next_partition(route) if key is None else partition_of(key, len(route.leaders))
+            )
         found: Receipt | UnsettledBatch | None = None
-        is_plain = key is None and headers is None and timestamp is None and not delay
-        if is_plain and self._lone is not None:
-            found = self._lone.produce(route, partition, value, priority)
+        if self._lone is not None and headers is None and timestamp is None and not delay:
+            found = self._lone.produce(route, partition, value, key, priority)
         if isinstance(found, Receipt):
             return found
         if found is None:
