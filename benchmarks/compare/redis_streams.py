@@ -99,7 +99,8 @@ class Redis(AsyncSystem):
             pipeline.wait(1, REPLICA_WAIT_MS)
 
     def consume(self, batch: int, seconds: float) -> Sample:
-        group, done = self.next_name(), []
+        group = self.next_name()
+        done: list[bytes] = []
         self._client.xgroup_create(self.topic, group, "0")
 
         def step() -> int:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TypeVar
 
 from benchmarks.compare.figures import SYSTEMS, Cell, Conditions, Run, figure_of
 from benchmarks.compare.kafka import Kafka
@@ -20,6 +21,8 @@ from benchmarks.compare.rabbitmq import RabbitMQ
 from benchmarks.compare.redis_streams import Redis
 from benchmarks.compare.system import NotInstalled, Sample, System
 from benchmarks.quiver import random_values
+
+T = TypeVar("T")
 
 KINDS: dict[str, type[System]] = {
     kind.name: kind for kind in (Quiver, Redis, Nats, RabbitMQ, Kafka)
@@ -174,11 +177,11 @@ def _run_round(
     tasks: Sequence[Task], order: Sequence[System], size: int, values: Sequence[bytes],
     samples: dict[Cell, list[Sample]], found: Run,
 ) -> None:  # fmt: skip
-    able = [
-        system
-        for system in order
-        if _tried(system, "topic", lambda one: one.open_topic(values), size, found)
-    ]
+    def open_topic(system: System) -> bool:
+        system.open_topic(values)
+        return True
+
+    able = [system for system in order if _tried(system, "topic", open_topic, size, found)]
     for task in tasks:
         joined: dict[System, Sample] = {}
         for _ in range(task.turns):
@@ -196,14 +199,11 @@ def _run_round(
         _tried(system, "end", lambda one: one.drop_topic(), size, found)
 
 
-def _tried(
-    system: System, work: str, do: Callable[[System], object], size: int, found: Run
-) -> "Sample | bool | None":
+def _tried(system: System, work: str, do: Callable[[System], T], size: int, found: Run) -> T | None:
     """A run of an hour does not end with one failure; it is told with the figures."""
     try:
-        result = do(system)
+        return do(system)
     except Exception as error:
         conditions = Conditions(system.nodes, system.fsync)
         _leave_out(found, f"{system.name}, {conditions.title}, {size} B, {work}: {error!r}")
         return None
-    return result if isinstance(result, Sample) else True
