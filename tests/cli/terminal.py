@@ -15,7 +15,7 @@ import pyte
 from tests.cli.commands import COMMAND, environment
 
 PATIENCE_SECONDS = 120.0
-TAB_SECONDS = 5.0
+TAB_SECONDS = 30.0
 INVISIBLE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>])|[\x00-\x20]")
 UP, TAB, ENTER, ESCAPE, CTRL_C, CTRL_D = "\x1b[A", "\t", "\r", "\x1b", "\x03", "\x04"
 
@@ -99,7 +99,8 @@ class Terminal:
 
     def complete(self, keys: str, wanted: str) -> None:
         """Press these keys and Tab, until the screen has what is wanted. Brokers that a busy
-        machine keeps from answering in time complete nothing: then Tab is pressed again."""
+        machine keeps from answering in time complete nothing: then Tab is pressed again, late
+        enough that no shell is still busy with the first one."""
         self.press(keys)
         due = 0.0
 
