@@ -14,7 +14,8 @@ import pyte
 
 from tests.cli.commands import COMMAND, environment
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 120.0
+TAB_SECONDS = 30.0
 INVISIBLE = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|[=>])|[\x00-\x20]")
 UP, TAB, ENTER, ESCAPE, CTRL_C, CTRL_D = "\x1b[A", "\t", "\r", "\x1b", "\x03", "\x04"
 
@@ -95,6 +96,23 @@ class Terminal:
             check = is_shown
             self._read_until(lambda: check(self.text))
         return self.text
+
+    def complete(self, keys: str, wanted: str) -> None:
+        """Press these keys and Tab, until the screen has what is wanted. Brokers that a busy
+        machine keeps from answering in time complete nothing: then Tab is pressed again, late
+        enough that no shell is still busy with the first one."""
+        self.press(keys)
+        due = 0.0
+
+        def is_shown() -> bool:
+            nonlocal due
+            found = wanted in self.text
+            if not found and time.monotonic() >= due:
+                due = time.monotonic() + TAB_SECONDS
+                self.press(TAB)
+            return found
+
+        self._read_until(is_shown)
 
     def wait_for_end(self) -> int:
         """Read until the process ends; its exit code."""

@@ -82,15 +82,10 @@ def test_tab_completes_commands_topics_and_groups(
         client.create_topic(topic)
         client.poll(topic, group=group, wait=0)
     with ready(shell, folder, servers) as terminal:
-        # Each Tab waits for what the one before has brought.
-        terminal.press(f"quiver cons{TAB}")
-        terminal.wait_until("quiver consume")
-        terminal.press(f"zeb{TAB}")
-        terminal.wait_until(f"quiver consume {topic}")
-        terminal.press(f"--grou{TAB}")
-        terminal.wait_until(f"quiver consume {topic} --group")
-        terminal.press(f"bill{TAB}")
-        terminal.wait_until(f"quiver consume {topic} --group {group}")
+        terminal.complete("quiver cons", "quiver consume")
+        terminal.complete("zeb", f"quiver consume {topic}")
+        terminal.complete("--grou", f"quiver consume {topic} --group")
+        terminal.complete("bill", f"quiver consume {topic} --group {group}")
 
 
 def test_an_installed_completion_works_from_the_first_tab(
@@ -115,8 +110,7 @@ def test_tab_knows_the_brokers_that_the_line_names(
     with quivermq.connect(servers) as client:
         client.create_topic(topic)
     with ready(shell, folder, "127.0.0.1:1") as terminal:
-        terminal.press(f"quiver topic describe --servers {first(servers)} zeb{TAB}")
-        terminal.wait_until(f" {topic}")
+        terminal.complete(f"quiver topic describe --servers {first(servers)} zeb", f" {topic}")
 
 
 def test_bash_splits_words_at_colons_which_are_joined_again(servers: str) -> None:
@@ -124,12 +118,14 @@ def test_bash_splits_words_at_colons_which_are_joined_again(servers: str) -> Non
         client.create_topic("completed-3")
     host, _, port = first(servers).partition(":")
     words = ["quiver", "topic", "describe", "--servers", host, ":", port, "completed-3"]
-    done = quiver(
-        variables={
-            "_QUIVER_COMPLETE": "complete_bash",
-            "COMP_WORDS": "\n".join(words),
-            "COMP_CWORD": str(len(words) - 1),
-            "QUIVER_SERVERS": "127.0.0.1:1",
-        }
-    )
+    variables = {
+        "_QUIVER_COMPLETE": "complete_bash",
+        "COMP_WORDS": "\n".join(words),
+        "COMP_CWORD": str(len(words) - 1),
+        "QUIVER_SERVERS": "127.0.0.1:1",
+    }
+    for _ in range(10):  # a broker that does not answer within a second completes nothing
+        done = quiver(variables=variables)
+        if done.stdout.strip():
+            break
     assert done.stdout.split() == ["completed-3"]
