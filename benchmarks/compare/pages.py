@@ -5,6 +5,7 @@ never edited by hand: a test compares them.
 """
 
 import re
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -30,6 +31,7 @@ TITLES = {
     "handler": "subscribe with a handler a message; others: consume 1 at a time",
 }
 ORDER = tuple(TITLES)
+README_COLUMNS = 105
 README_BATCHES = (1, 100, 10_000)
 README_WORKS = (("lone", 0), ("push", 0), ("clients", 64), ("handler", 0))
 
@@ -100,7 +102,7 @@ def readme_region(run: Run) -> str:
     )
     table = _markdown(["", "without fsync", "fsync before each acknowledgement"],
                       [cells for _, cells in rows])  # fmt: skip
-    return f"{intro}\n\n{table}"
+    return f"{textwrap.fill(intro, README_COLUMNS)}\n\n{table}"
 
 
 def _readme_cells(run: Run, size: int) -> Iterator[Cell]:
@@ -248,7 +250,11 @@ def _value(cell: Cell, value: float) -> str:
 
 
 def _ratio(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}" if value >= 2 else f"{value:.2f}"
+    if value >= 10:
+        return f"{value:.0f}"
+    if value >= 2:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def _listed(names: Sequence[str]) -> str:
