@@ -14,7 +14,7 @@ from quivermq.client import topic_choice
 from quivermq.errors import InvalidRequest, TopicNotFound
 from tests.client.brokers import BrokerThread
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 _numbers = count()
 
 

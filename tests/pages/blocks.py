@@ -26,6 +26,10 @@ _MARK: Final = r"^ *<!-- (?P<mark>[a-z ]+?)(?::[ ](?P<reason>[^\n]+?))?(?P<code>
 _PART: Final = re.compile(f"{_FENCE}|{_MARK}", re.DOTALL | re.MULTILINE)
 
 
+WRITTEN = "compare"
+"""The mark of a part that `benchmarks.compare` writes; it has no code."""
+
+
 @dataclass(frozen=True, slots=True)
 class Block:
     """A code block, or the Python of a setup comment."""
@@ -55,6 +59,8 @@ def blocks_of(page: str) -> list[Block]:
 def parse(page: str, text: str) -> Iterator[Block]:
     mark, end = None, 0
     for found in _PART.finditer(text):
+        if found["mark"] == WRITTEN:
+            continue
         line = text.count("\n", 0, found.start()) + 1
         if mark and text[end : found.start()].strip():
             raise ValueError(f"{page}:{line}: a mark that stands before no block: {mark[0]}")
