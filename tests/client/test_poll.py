@@ -510,6 +510,16 @@ def test_a_reason_that_cannot_travel_is_made_to(
     assert stand_in.lot().dead == {0: "no file ?"}
 
 
+def test_one_message_is_settled_like_a_list_of_one(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce_many("t", [b"a", b"b"])
+    first, second = client.poll("t", group="g")
+    client.ack(first)
+    client.reject(second, "unreadable")
+    assert (stand_in.lot().done, stand_in.lot().dead) == ({0}, {1: "unreadable"})
+
+
 def test_what_was_not_polled_cannot_be_settled(client: quivermq.Client) -> None:
     for nonsense in (5, None, [5], ["message"]):
         with pytest.raises(InvalidRequest, match="not messages that were polled"):

@@ -266,8 +266,9 @@ class AsyncClient(AsyncAdminClient):
             *await self._core.consuming.poll_table(request), self._send_settlements
         )
 
-    async def ack(self, messages: Iterable[AsyncLeasedMessage]) -> None:
-        """Acknowledge messages: their group never gets them again. Durable when this returns.
+    async def ack(self, messages: AsyncLeasedMessage | Iterable[AsyncLeasedMessage]) -> None:
+        """Acknowledge messages, or one: their group never gets them again. Durable when this
+        returns.
 
         >>> await client.ack(await client.poll("orders", group="billing"))
 
@@ -278,7 +279,7 @@ class AsyncClient(AsyncAdminClient):
 
     async def nack(
         self,
-        messages: Iterable[AsyncLeasedMessage],
+        messages: AsyncLeasedMessage | Iterable[AsyncLeasedMessage],
         delay: Delay | None = None,
         reason: str | None = None,
     ) -> None:
@@ -289,15 +290,19 @@ class AsyncClient(AsyncAdminClient):
         """
         await self._settle(messages, nack_terms(delay, reason))
 
-    async def reject(self, messages: Iterable[AsyncLeasedMessage], reason: str = "") -> None:
+    async def reject(
+        self, messages: AsyncLeasedMessage | Iterable[AsyncLeasedMessage], reason: str = ""
+    ) -> None:
         """Put messages that can never succeed among the dead letters at once."""
         await self._settle(messages, reject_terms(reason))
 
-    async def extend(self, messages: Iterable[AsyncLeasedMessage], seconds: float) -> None:
+    async def extend(
+        self, messages: AsyncLeasedMessage | Iterable[AsyncLeasedMessage], seconds: float
+    ) -> None:
         """Make the leases of these messages, each as a whole, end so many seconds from now."""
         await self._settle(messages, extend_terms(seconds))
 
-    async def release(self, messages: Iterable[AsyncLeasedMessage]) -> None:
+    async def release(self, messages: AsyncLeasedMessage | Iterable[AsyncLeasedMessage]) -> None:
         """Give messages back unprocessed: others get them at once, and no failure is counted."""
         await self._settle(messages, RELEASE)
 

@@ -317,8 +317,9 @@ class Client(AdminClient):
         )
         return LeasedTable(*run(self._core.consuming.poll_table(request)), self._send_settlements)
 
-    def ack(self, messages: Iterable[LeasedMessage]) -> None:
-        """Acknowledge messages: their group never gets them again. Durable when this returns.
+    def ack(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> None:
+        """Acknowledge messages, or one: their group never gets them again. Durable when this
+        returns.
 
         >>> client.ack(client.poll("orders", group="billing"))
 
@@ -329,7 +330,7 @@ class Client(AdminClient):
 
     def nack(
         self,
-        messages: Iterable[LeasedMessage],
+        messages: LeasedMessage | Iterable[LeasedMessage],
         delay: Delay | None = None,
         reason: str | None = None,
     ) -> None:
@@ -340,15 +341,15 @@ class Client(AdminClient):
         """
         self._settle(messages, nack_terms(delay, reason))
 
-    def reject(self, messages: Iterable[LeasedMessage], reason: str = "") -> None:
+    def reject(self, messages: LeasedMessage | Iterable[LeasedMessage], reason: str = "") -> None:
         """Put messages that can never succeed among the dead letters at once."""
         self._settle(messages, reject_terms(reason))
 
-    def extend(self, messages: Iterable[LeasedMessage], seconds: float) -> None:
+    def extend(self, messages: LeasedMessage | Iterable[LeasedMessage], seconds: float) -> None:
         """Make the leases of these messages, each as a whole, end so many seconds from now."""
         self._settle(messages, extend_terms(seconds))
 
-    def release(self, messages: Iterable[LeasedMessage]) -> None:
+    def release(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> None:
         """Give messages back unprocessed: others get them at once, and no failure is counted."""
         self._settle(messages, RELEASE)
 

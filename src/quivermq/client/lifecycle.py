@@ -171,7 +171,9 @@ class ClientLifecycle:
     def _background_core(self) -> Core:
         return _core_of(self._options, AsyncioTransport)
 
-    def _settle(self, messages: Iterable[LeasedMessage], terms: SettlementTerms) -> None:
+    def _settle(
+        self, messages: LeasedMessage | Iterable[LeasedMessage], terms: SettlementTerms
+    ) -> None:
         lost: LeaseLost | None = None
         for settlements in by_settler(settlements_of(messages, terms)):
             try:
@@ -278,7 +280,9 @@ class AsyncClientLifecycle:
     def _make_core(self) -> Core:
         return _core_of(self._options, self._make_transport)
 
-    async def _settle(self, messages: Iterable[AsyncLeasedMessage], terms: SettlementTerms) -> None:
+    async def _settle(
+        self, messages: AsyncLeasedMessage | Iterable[AsyncLeasedMessage], terms: SettlementTerms
+    ) -> None:
         lost: LeaseLost | None = None
         for settlements in by_settler(settlements_of(messages, terms)):
             try:

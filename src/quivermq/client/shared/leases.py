@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from quivermq.client.checks import Delay, check_number, delay_seconds
 from quivermq.errors import BrokenInvariant, InvalidRequest, LeaseLost
@@ -155,11 +155,15 @@ class IsLeased(Protocol):
     def lease(self) -> Lease: ...
 
 
-def settlements_of(messages: Iterable[IsLeased], terms: SettlementTerms) -> list[Settlement]:
-    """Settlements with the same terms for all these messages: one for each lease."""
+def settlements_of(
+    messages: IsLeased | Iterable[IsLeased], terms: SettlementTerms
+) -> list[Settlement]:
+    """Settlements with the same terms for one message, or for all of these: one for each lease."""
     offsets: dict[Lease, list[int]] = {}
+    # A message is a tuple, and so an iterable itself.
+    several_or_one = (messages,) if hasattr(messages, "lease") else messages
     try:
-        for lease, several in groupby(messages, _LEASE_OF):
+        for lease, several in groupby(cast("Iterable[IsLeased]", several_or_one), _LEASE_OF):
             offsets.setdefault(lease, []).extend(map(_OFFSET_OF, several))
     except (AttributeError, TypeError) as error:
         raise InvalidRequest(f"these are not messages that were polled: {error}") from error

@@ -109,20 +109,20 @@ class Subscription:
         while (first := prefetcher.pop(worker) or self._wait_for_message(worker)) is not None:
             yield cast("list[LeasedMessage]", prefetcher.pop_all(first, worker))
 
-    def ack(self, messages: Iterable[LeasedMessage]) -> None:
+    def ack(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> None:
         """Acknowledge messages. Returns at once; `flush` waits until it is durable."""
         self._enqueue(messages, ACK)
 
     def nack(
         self,
-        messages: Iterable[LeasedMessage],
+        messages: LeasedMessage | Iterable[LeasedMessage],
         delay: Delay | None = None,
         reason: str | None = None,
     ) -> None:
         """Have messages delivered again after `delay` seconds; None: the topic's backoff."""
         self._enqueue(messages, nack_terms(delay, reason))
 
-    def reject(self, messages: Iterable[LeasedMessage], reason: str = "") -> None:
+    def reject(self, messages: LeasedMessage | Iterable[LeasedMessage], reason: str = "") -> None:
         """Put messages that can never succeed among the dead letters."""
         self._enqueue(messages, reject_terms(reason))
 
@@ -294,7 +294,9 @@ class Subscription:
             if worker.ident is not None:  # else it did not come to be started
                 worker.join(max(0.0, deadline - time.monotonic()))
 
-    def _enqueue(self, messages: Iterable[LeasedMessage], terms: SettlementTerms) -> None:
+    def _enqueue(
+        self, messages: LeasedMessage | Iterable[LeasedMessage], terms: SettlementTerms
+    ) -> None:
         self._check_open()
         settlements = settlements_of(messages, terms)
         if settlements:
