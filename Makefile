@@ -8,6 +8,8 @@ WORKERS ?= 2
 BIN    := .venv/bin
 # Tests start hundreds of processes: without bytecode each would compile the whole package again.
 export PYTHONDONTWRITEBYTECODE :=
+# Tests with a browser: Playwright keeps an event loop in the thread of the tests, where others run theirs.
+BROWSER := tests/portal
 # Tests that start Spark, which takes as long as many others: one session for each of two workers.
 SPARK  := tests/spark tests/pipelines
 SPARK_WORKERS ?= $(if $(filter 1,$(WORKERS)),1,2)
@@ -26,7 +28,8 @@ up: .venv/ready  ## brokers and the portal in the foreground, until Ctrl-C: NODE
 
 test: .venv/ready  ## the whole test suite, and its 25 slowest tests: WORKERS=2
 	$(BIN)/python -m quivermq.spark.class_archive
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25 $(SPARK:%=--ignore=%)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25 $(SPARK:%=--ignore=%) $(BROWSER:%=--ignore=%)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(BROWSER)
 	$(BIN)/python -m pytest -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 $(SPARK)
 
 check: .venv/ready  ## lint, format, types

@@ -74,8 +74,6 @@ def top(
     _check(shown.value, sort, interval)
     options = _options(servers, timeout)
     is_live = not (once or as_json) and _is_terminal()
-    # The screen says that brokers are away; a line for each attempt would spoil it.
-    logging.getLogger("quivermq.client").setLevel(logging.ERROR)
     if is_live:
         from quivermq.cli.top_screen import Screen  # noqa: PLC0415  (help needs none of it)
         from quivermq.cli.top_terminal import run_screen  # noqa: PLC0415
@@ -115,11 +113,15 @@ async def _with_sampler(options: "ConnectOptions", work: "Callable[[Sampler], Aw
     from quivermq.cli.top_samples import Sampler  # noqa: PLC0415  (help needs no client)
     from quivermq.client import AsyncClient  # noqa: PLC0415
 
-    client = AsyncClient(options)
+    client, logger = AsyncClient(options), logging.getLogger("quivermq.client")
+    # The screen says that brokers are away; a line for each attempt would spoil it.
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         await client.ping()
         return await work(Sampler(client, options))
     finally:
+        logger.setLevel(level)
         await client.close()
 
 
