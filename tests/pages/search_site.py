@@ -22,9 +22,10 @@ def search(page: Page, word: str) -> Locator:
     deadline = time.monotonic() + 60
     while not found.is_visible() and time.monotonic() < deadline:
         field.fill("")
-        field.fill(word)
+        # By keys: a page does not look at a text that is only put there.
+        field.press_sequentially(word)
         with suppress(Error):
-            found.wait_for(timeout=2_000)
+            found.wait_for(timeout=3_000)
     return found
 
 
