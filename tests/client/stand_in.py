@@ -94,7 +94,6 @@ class StandIn:
         """By partition; this node leads the others."""
         self.addresses: dict[int, str] = {}
         """Of other nodes."""
-        self.zones: dict[int, str] = {}
         self.metadata_leader = node
         self.is_hidden = False
         """Maps do not name its own address."""
@@ -228,7 +227,7 @@ class StandIn:
     def _on_map(self, request: proto.Request, frames: list[Frame]) -> proto.Response:
         own = {} if self.is_hidden else {self.node: self.address}
         brokers = [
-            proto.Broker(id=node, address=address, alive=True, zone=self.zones.get(node, ""))
+            proto.Broker(id=node, address=address, alive=True)
             for node, address in {**own, **self.addresses}.items()
         ]
         topics = [

@@ -177,5 +177,5 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
         return "ID=HOST:PORT,..."
     if name.startswith("tls_"):
         return "FILE"
-    known = {"dir": "DIR", "secret": "SECRET", "file": "FILE", "zone": "NAME"}
+    known = {"dir": "DIR", "secret": "SECRET", "file": "FILE"}
     return known.get(name.rpartition("_")[2], "HOST:PORT")

@@ -20,12 +20,10 @@ _DEPTH_MAX: Final = 5
 """Of values in values; deeper ones are written as text."""
 
 
-def configure(level: str, style: str, node_id: int, worker: int = 0) -> None:
-    """Send the log of `quivermq` and its libraries to standard error. With a number, each line
-    names the worker: those of a machine share it."""
+def configure(level: str, style: str, node_id: int) -> None:
+    """Send the log of `quivermq` and its libraries to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    lines = _JsonLines if style == "json" else _TextLines
-    handler.setFormatter(lines(node_id, worker))
+    handler.setFormatter(_JsonLines(node_id) if style == "json" else _TextLines(node_id))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -34,13 +32,13 @@ def configure(level: str, style: str, node_id: int, worker: int = 0) -> None:
 
 
 class _Lines(logging.Formatter):
-    def __init__(self, node_id: int, worker: int = 0) -> None:
+    def __init__(self, node_id: int) -> None:
         super().__init__()
-        self._common = {"node": node_id} | ({"worker": worker} if worker else {})
+        self._node_id = node_id
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
         """The fields of the event: the request it belongs to, the `extra` of the logging call."""
-        found: dict[str, Any] = {**self._common}
+        found: dict[str, Any] = {"node": self._node_id}
         work = current_work()
         if work is not None:
             found["request"] = str(work.request_id)

@@ -41,9 +41,7 @@ from quivermq.events import Event
 
 
 def _core_of(options: ConnectOptions, make: TransportFactory[Transport]) -> Core:
-    core = Core(options.transport(make), options.servers, options.timeout, options.tracer)
-    core.router.zone = options.zone
-    return core
+    return Core(options.transport(make), options.servers, options.timeout, options.tracer)
 
 
 class ClientLifecycle:
