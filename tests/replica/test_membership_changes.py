@@ -196,3 +196,33 @@ def test_a_change_at_a_follower_is_refused() -> None:
     follower = others(group, leader)[0]
     token = change(group, follower, removal(leader.member))
     assert isinstance(follower.answers[token], NotLeader)
+
+
+def test_a_replica_that_was_moved_away_and_back_elects_nobody_before_it_hears_of_its_leader() -> (
+    None
+):
+    """It comes back under its number with a blank log. A member that missed its removal still
+    counts on it, and would lead without what the others have agreed on since."""
+    group = Group(3)
+    leader = group.leader()
+    behind, moved = others(group, leader)
+    group.isolate(behind.member)
+    added = group.add(4)
+    group.cut |= {(behind.member, 4), (4, behind.member)}
+    for changes in ("l4", "v4", f"r{moved.member}"):
+        token = change(group, leader, MembershipChange(parse_changes(changes)))
+        group.tick(10)
+        assert leader.answers[token] == Changed()
+    stored = group.produce(leader)
+    group.tick(2)
+    assert isinstance(leader.answers[stored], Produced)
+    blank = group.add(moved.member)
+    leader.is_up = added.is_up = False
+    group.heal()
+    group.tick(200)
+    assert not behind.replica.is_leader
+    assert not blank.replica.is_leader
+    leader.is_up = True
+    group.tick(100)
+    assert leader.replica.is_leader
+    assert behind.log.edge == leader.log.edge

@@ -15,7 +15,7 @@ release is started. What is applied may be read meanwhile.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from quivermq.batches import Frame, Index
 from quivermq.errors import Corrupt, NotLeader
@@ -47,6 +47,8 @@ from quivermq.replica.storage import newest_state
 from quivermq.replica.transfer import Receiving, Sending
 
 T = TypeVar("T")
+
+_CANDIDACY: Final = frozenset({Said.VOTE, Said.PREVOTE})
 
 
 class Replica:
@@ -353,7 +355,8 @@ class Replica:
     def _receive_live(self, live: Member, sender: int, mail: Mail) -> None:
         match mail:
             case Consensus(message) if message.sender == sender and message.snapshot is None:
-                live.step(message)
+                if not (message.kind in _CANDIDACY and self._is_blank(live)):
+                    live.step(message)
             case Offer():
                 self._consider(live, sender, mail)
             case ChunkRequest():
@@ -365,6 +368,13 @@ class Replica:
                 live.core.report_snapshot(sender, arrived=mail.arrived)
             case EntriesRequest():
                 self._effects.append(Send(sender, live.entries_for(mail)))
+
+    @staticmethod
+    def _is_blank(live: Member) -> bool:
+        """Whether no leader has told this replica yet who the members are. It may have been one
+        before it was moved away, with a log that others count on: it must not vote as if it had
+        never known anything (decision 0013)."""
+        return not live.core.replica.configuration.members
 
     def _with_offer(self, effect: Effect) -> Effect | None:
         """A snapshot leaves as an offer; the core learns at once if it cannot be read."""
