@@ -1,7 +1,6 @@
 """Links between brokers over real sockets: lanes, limits, and who is let in."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from quivermq.raft import Entry, EntryKind, Message, MessageKind
 from quivermq.replica import Chunk, Consensus, Mail, Rouse
 from quivermq.wire import PROTOCOL, packet, proto
 from quivermq.wire.receiver import STALLED_S
-from tests.transports.stage import on_loop, until
+from tests.transports.stage import hears_only_the_end, on_loop, until
 
 GROUP = bytes(15) + b"\x01"
 
@@ -244,13 +243,7 @@ async def test_a_connection_without_a_hello_is_closed_and_the_listener_goes_on()
 async def test_a_connection_that_was_accepted_and_is_made_after_the_end_is_closed() -> None:
     async with broker(1, hello_s=60) as one:
         protocol = one.links._incoming_protocol
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        accepted, _ = listener.accept()
-    await asyncio.get_running_loop().connect_accepted_socket(protocol, accepted)
-    async with asyncio.timeout(10):
-        assert await reader.read() == b""
-    writer.close()
+    assert await hears_only_the_end(protocol)
 
 
 @on_loop

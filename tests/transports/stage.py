@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -100,6 +101,18 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  (there is no event for everything)
             await asyncio.sleep(0.005)
+
+
+async def hears_only_the_end(protocol: Callable[[], asyncio.BaseProtocol]) -> bool:
+    """Whether a connection that was accepted, and is made only now, is closed at once."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        accepted, _ = listener.accept()
+    await asyncio.get_running_loop().connect_accepted_socket(protocol, accepted)
+    async with asyncio.timeout(PATIENCE_S):
+        said = await reader.read()
+    writer.close()
+    return said == b""
 
 
 class Talker(asyncio.BufferedProtocol):

@@ -13,8 +13,8 @@ from quivermq.cli.top_samples import BrokerRow, GroupRow, TopicRow, TopSample
 from quivermq.cli.top_views import (
     GAP,
     VIEWS,
-    Table,
-    View,
+    TopTable,
+    TopView,
     arrange,
     fit,
     number,
@@ -234,7 +234,7 @@ class Screen:
             line.append((_BOLD, number(total)))
         return line
 
-    def _tabs(self, view: View) -> Line:
+    def _tabs(self, view: TopView) -> Line:
         line: Line = []
         for place, name in enumerate(VIEWS, 1):
             style = f"{_HEAD} {_BOLD}" if name == self._view else _DIM
@@ -248,7 +248,7 @@ class Screen:
             line.append((_WARN, "  paused"))
         return line
 
-    def _table_head(self, table: Table, columns: int) -> Line:
+    def _table_head(self, table: TopTable, columns: int) -> Line:
         """The names of the columns, over the whole width; the one that sorts stands out."""
         line: Line = []
         names = table.padded([each.name.upper() for each in table.columns])

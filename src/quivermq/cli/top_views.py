@@ -26,7 +26,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class TopView:
     """A table: which rows of a sample, their columns, and the column that sorts at first."""
 
     name: str
@@ -53,7 +53,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TopTable:
     """Cells as text, in columns of these widths."""
 
     columns: tuple[Column, ...]
@@ -91,7 +91,7 @@ def arrange(rows: Sequence[Any], column: Column, *, is_reverse: bool, text: str)
     return known + unknown
 
 
-def fit(columns: Sequence[Column], rows: Sequence[Any], width: int) -> Table:
+def fit(columns: Sequence[Column], rows: Sequence[Any], width: int) -> TopTable:
     """The columns that a width has room for. The first one always stays, and is cut if it must."""
     texts = [[column.text(getattr(row, column.field)) for column in columns] for row in rows]
     natural = [
@@ -108,7 +108,7 @@ def fit(columns: Sequence[Column], rows: Sequence[Any], width: int) -> Table:
     order = sorted(chosen)
     widths = [natural[number] for number in order]
     widths[0] = min(natural[0], first + left)
-    return Table(
+    return TopTable(
         tuple(columns[number] for number in order),
         tuple(widths),
         [
@@ -176,8 +176,8 @@ _RATES: Final = (
     Column("bytes in/s", "bytes_in", size, 8),
     Column("bytes out/s", "bytes_out", size, 9),
 )
-VIEWS: Final[Mapping[str, View]] = {
-    "topics": View(
+VIEWS: Final[Mapping[str, TopView]] = {
+    "topics": TopView(
         "topics",
         (
             Column("topic", "name", str, 0, is_text=True),
@@ -193,7 +193,7 @@ VIEWS: Final[Mapping[str, View]] = {
         "in/s",
         "no topics; quiver topic create TOPIC creates one",
     ),
-    "groups": View(
+    "groups": TopView(
         "groups",
         (
             Column("group", "name", str, 0, is_text=True),
@@ -208,7 +208,7 @@ VIEWS: Final[Mapping[str, View]] = {
         "lag",
         "no groups; quiver consume TOPIC --group NAME makes one",
     ),
-    "brokers": View(
+    "brokers": TopView(
         "brokers",
         (
             Column("broker", "id", str, 0, is_text=True),

@@ -1,4 +1,4 @@
-"""Who asks: sessions with the token of their user, and one client for each token.
+"""Sessions of browsers, each with the token of its user, and one client for each token.
 
 A token stays in this process. The browser has a random name for it, in a cookie that scripts cannot
 read. Where the cluster has no users, there is nothing to sign in with, and no session.
@@ -28,7 +28,7 @@ NOBODY: Final = ""
 
 
 @dataclass(slots=True)
-class Session:
+class BrowserSession:
     """One browser that signed in."""
 
     token: str
@@ -40,7 +40,7 @@ class Access:
 
     def __init__(self, settings: PortalSettings) -> None:
         self._settings = settings
-        self._sessions: OrderedDict[str, Session] = OrderedDict()
+        self._sessions: OrderedDict[str, BrowserSession] = OrderedDict()
         self._clients: OrderedDict[str, AsyncClient] = OrderedDict()
         self.sampling_token = NOBODY
         self._refused = -_REFUSED_SECONDS
@@ -54,7 +54,7 @@ class Access:
         client = await self.client(token)
         await client.cluster()
         name = secrets.token_urlsafe(32)
-        self._sessions[name] = Session(token)
+        self._sessions[name] = BrowserSession(token)
         while len(self._sessions) > SESSIONS_MAX:
             self._sessions.popitem(last=False)
         return name

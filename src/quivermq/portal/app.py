@@ -31,7 +31,7 @@ from quivermq.errors import (
 )
 from quivermq.portal import pages
 from quivermq.portal.access import Access
-from quivermq.portal.poller import Poller
+from quivermq.portal.poller import ClusterPoller
 from quivermq.portal.rendering import STATIC, render
 from quivermq.portal.server import PortalSettings
 
@@ -65,13 +65,13 @@ class Portal:
 
     settings: PortalSettings
     access: Access
-    poller: Poller
+    poller: ClusterPoller
 
 
 def create_app(settings: PortalSettings) -> FastAPI:
     """The application; it samples from its start to its end."""
     access = Access(settings)
-    portal = Portal(settings, access, Poller(access, settings))
+    portal = Portal(settings, access, ClusterPoller(access, settings))
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

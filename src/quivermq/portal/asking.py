@@ -1,4 +1,4 @@
-"""What pages and actions share: the asker's client, and the answer to an action.
+"""Dependencies of pages and actions: the asker's client, and the answer to an action.
 
 The asker's own token is used for everything that a page shows or does, so brokers decide what is
 allowed, and record it.
@@ -11,7 +11,7 @@ from fastapi import Body, Depends, Request
 from quivermq.aio import AsyncClient
 from quivermq.errors import InvalidRequest
 from quivermq.portal.access import COOKIE
-from quivermq.portal.poller import Poller
+from quivermq.portal.poller import ClusterPoller
 from quivermq.quantities import parse_duration, parse_size
 
 
@@ -22,13 +22,13 @@ async def _asker(request: Request) -> AsyncClient:
     return client
 
 
-def _poller(request: Request) -> Poller:
-    poller: Poller = request.app.state.portal.poller
+def _poller(request: Request) -> ClusterPoller:
+    poller: ClusterPoller = request.app.state.portal.poller
     return poller
 
 
 Asker = Annotated[AsyncClient, Depends(_asker)]
-Polled = Annotated[Poller, Depends(_poller)]
+Polled = Annotated[ClusterPoller, Depends(_poller)]
 Given = Annotated[dict[str, Any], Body()]
 """The fields of a form, as the page's script sends them."""
 

@@ -1,4 +1,4 @@
-"""What needs attention, in words, each with a link to the page where it can be looked at."""
+"""Notices of troubles, in words, each with a link to the page that shows the trouble."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ _PREVIEW: Final = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
+class ShownValue:
     """Bytes as people read them."""
 
     text: str
@@ -26,22 +26,22 @@ class Payload:
     is_cut: bool = False
 
 
-def shown(data: bytes | None, view: View = "auto") -> Payload:
+def shown(data: bytes | None, view: View = "auto") -> ShownValue:
     """The bytes in a view; `auto` takes the first of JSON, text and hex that fits."""
     if data is None:
-        return Payload("", "text")
+        return ShownValue("", "text")
     part, is_cut = data[:SHOWN_BYTES], len(data) > SHOWN_BYTES
     if view in {"auto", "json"} and not is_cut:
         pretty = _as_json(data)
         if pretty is not None:
-            return Payload(pretty, "json")
+            return ShownValue(pretty, "json")
     if view != "hex":
         text = _as_text(part, is_cut=is_cut)
         if text is not None or view in {"text", "json"}:
-            return Payload(
+            return ShownValue(
                 part.decode("utf-8", "replace") if text is None else text, "text", is_cut
             )
-    return Payload(_as_hex(part), "hex", is_cut)
+    return ShownValue(_as_hex(part), "hex", is_cut)
 
 
 def preview(data: bytes | None) -> str:

@@ -42,7 +42,7 @@ _GROUP_SAMPLES_SECONDS: Final = 20.0
 
 
 @dataclass(slots=True)
-class Snapshot:
+class ClusterSample:
     """The last sample."""
 
     at: float = 0.0
@@ -55,14 +55,14 @@ class Snapshot:
     notices: list[Notice] = field(default_factory=list)
 
 
-class Poller:
+class ClusterPoller:
     """Asks the brokers again and again; pages read `snapshot`, `history` and `truth`."""
 
     def __init__(self, access: Access, settings: PortalSettings) -> None:
         self._access = access
         self._settings = settings
         self._tls = client_context(settings.tls)
-        self.snapshot = Snapshot()
+        self.snapshot = ClusterSample()
         self.history = History(settings.interval)
         self.truth = TruthMeter()
         self.trouble = ""
@@ -127,7 +127,7 @@ class Poller:
             self._progress(groups),
             now,
         )
-        self.snapshot = Snapshot(now, cluster, scrapes, topics, groups, values, found)
+        self.snapshot = ClusterSample(now, cluster, scrapes, topics, groups, values, found)
 
     async def _describe(self, client: AsyncClient) -> list[TopicInfo] | None:
         names = await client.topic_names()

@@ -10,7 +10,7 @@ from quivermq.client import NodeInfo, RebalanceInfo, UpgradeInfo
 from quivermq.cluster_samples import STATES, Scrape
 from quivermq.errors import Forbidden, InvalidRequest
 from quivermq.portal.asking import Asker, Given, Polled, done, flag_of, text_of, whole_of
-from quivermq.portal.poller import Snapshot
+from quivermq.portal.poller import ClusterSample
 from quivermq.portal.rendering import render
 from quivermq.quantities import count
 
@@ -77,7 +77,7 @@ def _state_of(node: NodeInfo, leader: int) -> tuple[str, str]:
     return ("accent", "leads the cluster") if node.id == leader else ("ok", "serving")
 
 
-def _replicas(snapshot: Snapshot) -> list[ReplicaRow]:
+def _replicas(snapshot: ClusterSample) -> list[ReplicaRow]:
     places: dict[tuple[str, int], dict[int, Scrape]] = {}
     for node, scrape in snapshot.scrapes.items():
         for place in scrape.partitions.get("quiver_raft_state", {}):

@@ -14,7 +14,7 @@ from quivermq.client import DeadLetter
 from quivermq.errors import InvalidRequest, QuiverError, TopicNotFound
 from quivermq.portal.asking import Asker, Given, Polled, done, text_of
 from quivermq.portal.payloads import preview
-from quivermq.portal.poller import Poller
+from quivermq.portal.poller import ClusterPoller
 from quivermq.portal.rendering import render
 from quivermq.quantities import count
 
@@ -38,7 +38,7 @@ async def overview(request: Request, client: Asker, poller: Polled) -> HTMLRespo
     return render(request, "letters_overview.html", topics=topics, limit=_COUNTED)
 
 
-def _candidates(names: list[str], poller: Poller) -> list[str]:
+def _candidates(names: list[str], poller: ClusterPoller) -> list[str]:
     """Topics that may have some: a dead-letter topic of theirs exists, or brokers counted one."""
     known = set(names)
     counted = {

@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
-from quivermq.aio import AsyncClient
 from quivermq.batches import EXPIRES
 from quivermq.client import Message
 from quivermq.errors import InvalidRequest
@@ -174,12 +173,8 @@ async def cancel_delayed(client: Asker, name: str, given: Given) -> dict[str, An
         raise InvalidRequest("name the partition and the offset")
     if many > 100_000:
         raise InvalidRequest("cancel at most 100,000 messages at a time")
-    cancelled = await _cancel(client, name, partition, range(offset, offset + many))
+    cancelled = await client.cancel_delayed(name, partition, range(offset, offset + many))
     return done(f"{count(cancelled, 'delayed message')} cancelled")
-
-
-async def _cancel(client: AsyncClient, name: str, partition: int, offsets: range) -> int:
-    return await client.cancel_delayed(name, partition, offsets)
 
 
 def _moment_of(text: str) -> int:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
 from quivermq.portal.asking import Asker, Polled
-from quivermq.portal.poller import Poller
+from quivermq.portal.poller import ClusterPoller
 from quivermq.portal.rendering import render
 from quivermq.portal.truth import Tally
 
@@ -34,7 +34,7 @@ async def overview(request: Request, client: Asker, poller: Polled) -> HTMLRespo
     )
 
 
-def _chosen(poller: Poller, visible: set[str]) -> list[Tally]:
+def _chosen(poller: ClusterPoller, visible: set[str]) -> list[Tally]:
     """The topics that are wrong, then those with the most traffic."""
     topics = poller.snapshot.topics
 

@@ -22,7 +22,7 @@ from quivermq.portal.asking import (
     text_of,
     whole_of,
 )
-from quivermq.portal.poller import Poller
+from quivermq.portal.poller import ClusterPoller
 from quivermq.portal.rendering import render
 
 router = APIRouter()
@@ -66,7 +66,7 @@ async def topics(
     )
 
 
-def _sorted(names: list[str], sort: str, poller: Poller) -> list[str]:
+def _sorted(names: list[str], sort: str, poller: ClusterPoller) -> list[str]:
     if sort == "name":
         return sorted(names)
     figures = poller.snapshot.topics
@@ -109,7 +109,7 @@ async def topic(request: Request, client: Asker, poller: Polled, name: str) -> H
     )
 
 
-def _behind(poller: Poller, topic: str, partition: int) -> float | None:
+def _behind(poller: ClusterPoller, topic: str, partition: int) -> float | None:
     """Entries that the replica furthest behind lacks; None: its leader does not tell."""
     lags = [
         lag
