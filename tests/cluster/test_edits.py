@@ -1,6 +1,8 @@
 """Edits of the catalog: topics, brokers, moves; and which brokers are let in."""
 
 import json
+from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from quivermq.cluster import (
     Edit,
+    Level,
     Move,
     Placement,
     Topic,
@@ -15,19 +18,26 @@ from quivermq.cluster import (
     alter_topic,
     create_topic,
     delete_topic,
+    drain,
+    epoch_of,
     finish_moves,
     found_cluster,
     grant_producers,
     judge,
+    member_of,
+    node_of,
+    rebalance,
     register_broker,
     remove_broker,
     replace_broker,
     set_broker_state,
     set_targets,
+    start_rebalance,
 )
+from quivermq.cluster import replace as replacing
 from quivermq.errors import Forbidden, InvalidRequest, TopicExists, TopicNotFound
 from quivermq.queue import TopicSettings
-from tests.cluster.catalogs import broker, edited, view_of, with_topic
+from tests.cluster.catalogs import broker, edited, moved, view_of, with_topic
 
 ID = "0a" * 12
 OURS = "c1"
@@ -155,7 +165,8 @@ def test_a_move_has_a_target_until_it_is_done_and_then_no_founders(view: View) -
     aimed = edited(view, set_targets(view, [move]))
     assert aimed.placement("a", 0) == Placement((1, 2), (1, 2), (3, 2))
     assert aimed.placement("a", 1) == view.placement("a", 1)
-    assert edited(aimed, finish_moves(aimed, [move])).placement("a", 0) == Placement((3, 2))
+    done = edited(aimed, finish_moves(aimed, [move]))
+    assert done.placement("a", 0) == Placement((3, 2), moves=1)
     assert finish_moves(aimed, [Move("a", 0, (1, 3))]) is None, "it aims elsewhere"
     assert finish_moves(aimed, [Move("a", 2, (1,)), Move("b", 0, (1,))]) is None, "they are gone"
     assert finish_moves(view, [move]) is None, "nothing moves"
@@ -306,8 +317,87 @@ def test_a_redirected_move_keeps_a_replica_that_may_be_a_member_by_now(
     assert view.placement("a", 0) == Placement((1, 2), (1, 2), (1,), leaving=(3,))
     assert [hosted.partition for hosted in view.hosted(3)] == [0, 1]
     view = edited(view, finish_moves(view, [Move("a", 0, (1,))]))
-    assert view.placement("a", 0) == Placement((1,))
+    assert view.placement("a", 0) == Placement((1,), moves=1)
     assert [hosted.partition for hosted in view.hosted(3)] == [1]
+
+
+def test_a_replica_that_comes_back_without_its_log_is_another_member(view: View) -> None:
+    view = moved(moving(view), [Move("a", 0, (3, 2))])
+    back = view.placement("a", 0).member_on(1)
+    assert (node_of(back), back != 1) == (1, True)
+    assert view.placement("a", 0).member_on(2) == 2, "it has its log"
+    view = moved(view, [Move("a", 0, (back, 2))])
+    assert [hosted.member for hosted in view.hosted(1)] == [back]
+    third = member_of(3, 0, stay=2)
+    assert [move.replicas for move in drain(view, 2) if not move.partition] == [(back, third)]
+    assert rebalance(moved(view, rebalance(view))) == [], "it is not taken for one that lost a disk"
+
+
+def test_a_target_that_is_given_up_gives_its_number_up_too(view: View) -> None:
+    view = edited(moving(view), replaced(moving(view), 2))
+    joined = view.placement("a", 0).target[1]
+    assert node_of(joined) == 2
+    view = edited(view, set_targets(view, [Move("a", 0, (1, 3))]))
+    assert next(view.hosted(2)).member != joined, "its log is removed"
+    assert view.placement("a", 0).member_on(view.broker(2).member) != joined
+
+
+def test_below_its_feature_level_no_release_meets_a_later_stay(view: View) -> None:
+    assert view.cluster is not None
+    first = replace(view.cluster, level=int(Level.FIRST))
+    view = moving(edited(view, Edit({"cluster": first.to_json()})))
+    view = moved(view, [Move("a", 0, (3, 2))])
+    assert view.placement("a", 0).to_json() == {"replicas": [3, 2]}
+    assert view.placement("a", 0).member_on(1) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_broker_hosts_a_member_again_whose_log_it_removed(seed: int) -> None:
+    """Whatever moves are begun, redirected and ended: a log is removed when the catalog names it no
+    more, and its member has voted and acknowledged."""
+    dice = Random(seed)
+    view = edited(View(), found_cluster(OURS, 7, map(broker, (1, 2, 3, 4))))
+    view = with_topic(view, "a", 2, dice.randint(1, 3))
+    hosts: set[tuple[int, int]] = set()
+    gone: set[tuple[int, int]] = set()
+    for _ in range(60):
+        edit = dice.choice([leave, come, replaced, finish, finish, finish])
+        view = edited(view, edit(view, dice.randint(1, 4)))
+        now = {
+            (hosted.partition, hosted.member)
+            for one in view.brokers.values()
+            for hosted in view.hosted(one.id)
+            # The log of another epoch is on a disk that is lost, and is not made again.
+            if epoch_of(hosted.member) == epoch_of(one.member)
+        }
+        gone |= hosts - now
+        hosts = now
+        assert not hosts & gone
+    assert gone
+
+
+def leave(view: View, node: int) -> Edit | None:
+    if [one.id for one in view.serving] == [node]:
+        return None
+    return (set_broker_state(view, node, "leaving") or Edit()) | (
+        set_targets(view, drain(view, node)) or Edit()
+    )
+
+
+def come(view: View, node: int) -> Edit | None:
+    view = edited(view, served := set_broker_state(view, node, "serving") or Edit())
+    return served | start_rebalance(view)
+
+
+def replaced(view: View, node: int) -> Edit:
+    edit = replace_broker(view, node)
+    member = int(edit.put[view.broker(node).key]["member"])
+    return edit | (set_targets(view, replacing(view, node, member)) or Edit())
+
+
+def finish(view: View, partition: int) -> Edit | None:
+    target = view.placement("a", partition % 2).target
+    return finish_moves(view, [Move("a", partition % 2, target)])
 
 
 def test_a_topic_is_not_its_own_dead_letter_topic(view: View) -> None:

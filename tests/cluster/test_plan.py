@@ -17,6 +17,7 @@ from quivermq.cluster import (
     View,
     drain,
     grow,
+    member_of,
     metadata_voters,
     node_of,
     rebalance,
@@ -257,6 +258,13 @@ def test_a_replaced_broker_takes_the_places_of_its_former_self() -> None:
     assert [move.keeps_majority for move in moves] == [False] * 3
     assert Move("t", 0, (fresh, 1, 3), (2, 1, 3)).keeps_majority
     assert replace(moved(view, moves), 2, fresh) == []
+
+
+def test_a_replica_that_came_back_stays_where_it_is() -> None:
+    back = {node: member_of(node, 0, stay=node) for node in (1, 2, 3, 4)}
+    homes = [(4, 3), (3, 4), (2, 1), (1, 2)]
+    view = catalog(map(broker, back), [(back[a], back[b]) for a, b in homes], 2)
+    assert rebalance(view) == []
 
 
 def test_a_topic_grows_where_there_is_room() -> None:

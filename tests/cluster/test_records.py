@@ -21,14 +21,15 @@ from quivermq.cluster import (
     node_of,
     partition_id,
 )
-from quivermq.cluster.records import next_producer, retired_member
+from quivermq.cluster.records import broker_member_of, next_producer, retired_member
 from quivermq.errors import Corrupt, InvalidRequest, TopicNotFound, UnsupportedFormat
 from quivermq.queue import TopicSettings
 from tests.cluster.catalogs import broker, edited, view_of, with_topic
 
-MEMBERS = st.builds(member_of, st.integers(1, 65_535), st.integers(0, 2**32 - 1))
+NODES, EPOCHS, STAYS = st.integers(1, 65_535), st.integers(0, 65_535), st.integers(0, 2**30 - 1)
+MEMBERS = st.builds(member_of, NODES, EPOCHS, STAYS)
 GROUPS = st.lists(MEMBERS, min_size=1, max_size=5, unique_by=node_of).map(tuple)
-PLACEMENTS = st.builds(Placement, GROUPS, GROUPS | st.just(()), GROUPS | st.just(()))
+PLACEMENTS = st.builds(Placement, GROUPS, GROUPS | st.just(()), GROUPS | st.just(()), moves=STAYS)
 SETTINGS = st.builds(
     TopicSettings, retention_ms=st.integers(0, 10**12), rate_per_second=st.floats(0, 1e6)
 )
@@ -41,7 +42,7 @@ TOPICS = st.builds(
     partitions=st.lists(PLACEMENTS, min_size=1, max_size=4).map(tuple),
 )
 TEXTS = st.text(max_size=30)
-BROKERS = MEMBERS.flatmap(
+BROKERS = st.builds(member_of, NODES, EPOCHS).flatmap(
     lambda member: st.builds(
         BrokerRecord,
         id=st.just(node_of(member)),
@@ -137,10 +138,11 @@ def test_nonsense_in_place_of_a_record_is_corrupt(value: Any) -> None:
         {"replicas": [1, 1 << 16 | 1]},
         {"replicas": [0]},
         {"replicas": [1 << 16]},
-        {"replicas": [1 << 48 | 1]},
+        {"replicas": [1 << 62 | 1]},
         {"replicas": [True]},
         {"replicas": [1], "target": [2, 2]},
         {"replicas": [1], "founders": [-1]},
+        {"replicas": [1], "moves": 1 << 30},
     ],
 )
 def test_a_placement_that_no_group_can_have_is_corrupt(wrong: Any) -> None:
@@ -157,11 +159,13 @@ def test_a_record_under_the_key_of_another_is_corrupt() -> None:
         View(1, {"topic/a": TOPIC.to_json(), "topic/b": twin})
 
 
-@given(st.integers(1, 65_535), st.integers(0, 2**32 - 1))
-def test_a_member_number_holds_node_and_epoch(node: int, epoch: int) -> None:
-    member = member_of(node, epoch)
+@given(NODES, EPOCHS, STAYS)
+def test_a_member_number_holds_node_epoch_and_stay(node: int, epoch: int, stay: int) -> None:
+    member = member_of(node, epoch, stay)
     assert (node_of(member), epoch_of(member)) == (node, epoch)
-    assert member_of(node, epoch + 1) > member
+    assert broker_member_of(member) == member_of(node, epoch)
+    assert epoch == 65_535 or member_of(node, epoch + 1, stay) > member
+    assert member_of(node, epoch, stay + 1) > member
 
 
 TOPIC = Topic("a", "0a" * 12, 1, {}, (Placement((1,)), Placement((2,), (2,), (1 << 16 | 2, 1))))

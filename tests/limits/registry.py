@@ -32,6 +32,8 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "batches/limits.py:PRIORITY_MAX", "batches/limits.py:TIMESTAMP_MS_MAX",
         "cluster/features.py:FEATURE_LEVEL_MAX", "cluster/records.py:COUNT_MAX",
         "cluster/records.py:MEMBER_MAX", "cluster/records.py:NODE_MAX",
+        "cluster/records.py:BROKER_MEMBER_MAX", "cluster/records.py:EPOCH_MAX",
+        "cluster/records.py:STAY_MAX",
         "cluster/records.py:level_max", "cluster/sticky.py:_NUMBER_MAX",
         "cluster/users.py:_TIME_MAX",
         "log/settings.py:FILE_BYTES_MAX", "node/handlers/sticky.py:_MEMBER_MAX",

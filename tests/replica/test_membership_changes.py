@@ -2,6 +2,7 @@
 
 import pytest
 
+from quivermq.cluster import member_of
 from quivermq.errors import NotLeader, Timeout
 from quivermq.raft import (
     Act,
@@ -226,3 +227,54 @@ def test_a_replica_that_was_moved_away_and_back_elects_nobody_before_it_hears_of
     group.tick(100)
     assert leader.replica.is_leader
     assert behind.log.edge == leader.log.edge
+
+
+def test_a_replica_that_came_back_elects_nobody_while_it_is_copied() -> None:
+    """It knows who the members are and has a part of the log: it is saved by its other number, on
+    which a member that missed the removal does not count."""
+    group = Group(3)
+    leader = group.leader()
+    behind, moved = others(group, leader)
+    early = group.produce(leader)
+    group.tick(2)
+    group.isolate(behind.member)
+    added = group.add(4)
+    group.cut |= {(behind.member, 4), (4, behind.member)}
+    for changes in ("l4", "v4", f"r{moved.member}"):
+        token = change(group, leader, MembershipChange(parse_changes(changes)))
+        group.tick(10)
+        assert leader.answers[token] == Changed()
+    stored = group.produce(leader)
+    group.tick(2)
+    assert isinstance(leader.answers[early], Produced)
+    assert isinstance(leader.answers[stored], Produced)
+    moved.is_up = False
+    back = group.add(member_of(moved.member, 0, stay=1))
+    cut_copies_short(group, to=back.member, before=behind.log.edge.next_index)
+    change(group, leader, MembershipChange(parse_changes(f"l{back.member}")))
+    group.tick(10)
+    assert back.replica.configuration.members, "it has been spoken to"
+    assert back.log.edge.next_index <= behind.log.edge.next_index, "and is copied"
+    leader.is_up = added.is_up = False
+    group.heal()
+    group.tick(200)
+    assert not behind.replica.is_leader
+    assert not back.replica.is_leader
+    leader.is_up = added.is_up = True
+    group.tick(100)
+    assert behind.log.edge == leader.log.edge == back.log.edge
+
+
+def cut_copies_short(group: Group, to: int, before: int) -> None:
+    """Let that member get no entry from this index on, until the cuts are healed."""
+    send = group.send
+
+    def short(sender: int, effect: Send) -> None:
+        mail = effect.mail
+        if effect.to == to and group.cut and isinstance(mail, Consensus):
+            kept = tuple(entry for entry in mail.message.entries if entry.index < before)
+            if kept != tuple(mail.message.entries):
+                effect = Send(to, Consensus(mail.message._replace(entries=kept)))
+        send(sender, effect)
+
+    group.send = short

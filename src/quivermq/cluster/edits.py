@@ -15,8 +15,8 @@ from quivermq.cluster.placement import check_replication, load_of, place
 from quivermq.cluster.plan import Move, grow, rebalance
 from quivermq.cluster.records import (
     CLUSTER_KEY,
+    EPOCH_MAX,
     LEAVING,
-    MEMBER_MAX,
     NODE_MAX,
     PARTITIONS_LIMIT,
     PRODUCERS_KEY,
@@ -284,7 +284,8 @@ def finish_moves(view: View, moves: Iterable[Move]) -> Edit | None:
 
 def _placement_at_target(view: View, move: Move) -> Placement:
     placement = view.placement(move.topic, move.partition)
-    return replace(placement, replicas=move.replicas, founders=(), target=(), leaving=())
+    done = replace(placement, replicas=move.replicas, founders=(), target=(), leaving=())
+    return _counted(view, placement, done)
 
 
 def _placement_towards(view: View, move: Move) -> Placement:
@@ -302,7 +303,16 @@ def _placement_towards(view: View, move: Move) -> Placement:
     for member in (*placement.replicas, *move.replicas):
         left.pop(node_of(member), None)
     leaving = tuple(left.values())
-    return replace(placement, target=move.replicas, leaving=leaving)
+    aimed = replace(placement, target=move.replicas, leaving=leaving)
+    return _counted(view, placement, aimed)
+
+
+def _counted(view: View, before: Placement, after: Placement) -> Placement:
+    """Count the move if a log is removed with it, so that its number is not given again."""
+    # An earlier release would take a member of a later stay for one whose disk was lost.
+    if view.cluster is None or view.cluster.level < Level.STAYS:
+        return after
+    return replace(after, moves=after.moves + 1) if before.named - after.named else after
 
 
 def _edit_placements(view: View, changes: Iterable[tuple[Move, Placement]]) -> Edit | None:
@@ -327,10 +337,10 @@ def _fresh_member(view: View, node: int) -> int:
     """A member number that the node never had."""
     known = view.brokers.get(node)
     last = max(known.member if known is not None else -1, view.retired.get(node, -1))
-    member = member_of(node, 0 if last < 0 else epoch_of(last) + 1)
-    if member > MEMBER_MAX:
+    epoch = 0 if last < 0 else epoch_of(last) + 1
+    if epoch > EPOCH_MAX:
         raise InvalidRequest(f"broker {node} was replaced too often: use another number")
-    return member
+    return member_of(node, epoch)
 
 
 def _check_partitions(partitions: int, partitions_max: int) -> None:

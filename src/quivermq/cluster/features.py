@@ -22,6 +22,7 @@ class Level(IntEnum):
     RESTORING = 2
     LETTERS = 2
     EXPIRY = 2
+    STAYS = 2
     """These came in the same release."""
 
     @property
@@ -41,7 +42,8 @@ _NOTES: Final = {
         "0.3.0",
         (
             "unused shared groups are forgotten; expired messages are dropped; users; restoring; "
-            "reasons of failures are kept; dead letters can go back to the group that failed"
+            "reasons of failures are kept; dead letters can go back to the group that failed; "
+            "a replica that was moved away comes back as another member"
         ),
     ),
 }

@@ -12,7 +12,7 @@ from typing import Final
 from quivermq.cluster.balance import LeaderBalance, ReplicaBalance
 from quivermq.cluster.catalog_view import View
 from quivermq.cluster.placement import load_of, place
-from quivermq.cluster.records import Placement, Topic, node_of, partition_id
+from quivermq.cluster.records import Placement, Topic, broker_member_of, node_of, partition_id
 from quivermq.errors import InvalidRequest
 
 METADATA_VOTERS_MAX: Final = 5
@@ -53,7 +53,7 @@ def rebalance(view: View) -> list[Move]:
     for (topic, _, placement), free in zip(plan.partitions, settled, strict=True):
         if free:
             # A broker that lost its disk has nothing of what its former self held.
-            stay = [m for m in placement.replicas if members.get(node_of(m)) == m]
+            stay = [m for m in placement.replicas if members.get(node_of(m)) == broker_member_of(m)]
             plan.take(stay, min(topic.replication, len(members)))
         else:
             plan.take(placement.target, len(placement.target))
@@ -89,8 +89,9 @@ def replace(view: View, node: int, member_new: int) -> list[Move]:
     """The same broker under another number, in every partition that knows it under an old one."""
     moves = []
     for topic, partition, placement in view.partitions():
+        number = placement.member_on(member_new)
         members = tuple(
-            member_new if node_of(member) == node else member for member in placement.planned
+            number if node_of(member) == node else member for member in placement.planned
         )
         if members != placement.planned:
             moves.append(Move(topic.name, partition, members, placement.planned))
@@ -190,6 +191,9 @@ class _Plan:
     def _numbered(self, nodes: Sequence[int], placement: Placement) -> tuple[int, ...]:
         known = {node_of(member): member for member in placement.planned}
         if not placement.target:
-            # A replica whose disk was lost is made again under the broker's present number.
-            known |= self._members
-        return tuple(known[node] if node in known else self._members[node] for node in nodes)
+            # A replica whose disk was lost is made again, as a member on the broker's present one.
+            known = {node: member for node, member in known.items() if node not in self._members}
+        return tuple(
+            known[node] if node in known else placement.member_on(self._members[node])
+            for node in nodes
+        )

@@ -6,8 +6,9 @@ kept as they are (`others`), so a record that an earlier release changes loses n
 no build writes raises `Corrupt`. Knows names, numbers and topic settings; must never know how the
 catalog is replicated.
 
-A *member* is the number of a replica in Raft: epoch << 16 | node id. A node that lost its disk
-comes back under a higher epoch, so it cannot be taken for its former self (decision 0013).
+A *member* is the number of a replica in Raft: stay << 32 | epoch << 16 | node id. A node that lost
+its disk comes back under a higher epoch, and a replica that was moved away and comes back without
+its log is of a later stay. So neither can be taken for its former self (decision 0013).
 """
 
 import re
@@ -21,7 +22,10 @@ from quivermq.queue import TopicSettings
 from quivermq.topic_settings import LEADER_ONLY, LeaderSettings
 
 NODE_MAX: Final = 0xFFFF
-MEMBER_MAX: Final = (1 << 48) - 1
+EPOCH_MAX: Final = 0xFFFF
+STAY_MAX: Final = (1 << 30) - 1
+BROKER_MEMBER_MAX: Final = EPOCH_MAX << 16 | NODE_MAX
+MEMBER_MAX: Final = (1 << 62) - 1
 COUNT_MAX: Final = (1 << 63) - 1
 PARTITIONS_LIMIT: Final = 1_000_000
 LEVEL_LIMIT: Final = (1 << 32) - 1
@@ -53,11 +57,16 @@ def node_of(member: int) -> int:
 
 
 def epoch_of(member: int) -> int:
-    return member >> 16
+    return member >> 16 & EPOCH_MAX
 
 
-def member_of(node: int, epoch: int) -> int:
-    return epoch << 16 | node
+def broker_member_of(member: int) -> int:
+    """The number of the member's broker, which says whose disk it is and not which stay."""
+    return member & BROKER_MEMBER_MAX
+
+
+def member_of(node: int, epoch: int, stay: int = 0) -> int:
+    return stay << 32 | epoch << 16 | node
 
 
 def partition_id(topic_id: str, partition: int) -> bytes:
@@ -152,7 +161,7 @@ class BrokerRecord:
     def from_json(cls, value: Any) -> "BrokerRecord":
         found = _object(value, "a broker")
         node = _integer(found, "id", 1, NODE_MAX)
-        member = _integer(found, "member", 1, MEMBER_MAX)
+        member = _integer(found, "member", 1, BROKER_MEMBER_MAX)
         if node_of(member) != node:
             raise Corrupt(f"broker {node} cannot be member {member}, which is another broker's")
         state = found.get("state")
@@ -191,11 +200,26 @@ class Placement:
     others: dict[str, Any] = field(default_factory=dict, hash=False)
     start: int | None = None
     """Of a restored partition: the offset of its first message, for its founders."""
+    moves: int = 0
+    """How often members were taken out, from `Level.STAYS` on: the stay of those that come next."""
 
     @property
     def planned(self) -> tuple[int, ...]:
         """The members once nothing moves any more."""
         return self.target or self.replicas
+
+    @property
+    def named(self) -> frozenset[int]:
+        """All members whose logs are kept."""
+        return frozenset({*self.replicas, *self.target, *self.leaving})
+
+    def member_on(self, broker_member: int) -> int:
+        """The number under which a broker takes part: that of the replica whose log it has, or else
+        one that it never had."""
+        for member in self.named:
+            if broker_member_of(member) == broker_member:
+                return member
+        return member_of(node_of(broker_member), epoch_of(broker_member), self.moves)
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {**self.others, "replicas": list(self.replicas)}
@@ -207,6 +231,8 @@ class Placement:
             value["leaving"] = list(self.leaving)
         if self.start is not None:
             value["start"] = self.start
+        if self.moves:
+            value["moves"] = self.moves
         return value
 
     @classmethod
@@ -220,7 +246,9 @@ class Placement:
             () if members is None else _members(members) for members in lists
         )
         start = _integer(found, "start") if "start" in found else None
-        return cls(replicas, founders, target, leaving, _others(found, _PLACEMENT), start)
+        moves = _integer({"moves": 0, **found}, "moves", 0, STAY_MAX)
+        others = _others(found, _PLACEMENT)
+        return cls(replicas, founders, target, leaving, others, start, moves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +356,7 @@ def producer_floor(value: Any) -> int:
 
 def retired_member(value: Any) -> int:
     """The last member number of a removed broker, from the record below `RETIRED_PREFIX`."""
-    return _integer(_object(value, "a removed broker"), "member", 1, MEMBER_MAX)
+    return _integer(_object(value, "a removed broker"), "member", 1, BROKER_MEMBER_MAX)
 
 
 def _placements(value: Any, before: tuple[Any, Topic] | None) -> tuple[Placement, ...]:
