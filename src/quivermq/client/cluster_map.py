@@ -47,6 +47,8 @@ class ClusterMap:
         self._servers = _random.sample(servers, len(servers))
         """In the order to ask; those given, and brokers that were put behind others."""
         self._addresses: dict[int, str] = {}
+        self._zones: dict[int, str] = {}
+        """Of the brokers that have one."""
         self._is_behind_gateway = False
         """Brokers are not to be asked, says a gateway that was."""
         self._avoided: dict[str, float] = {}
@@ -61,6 +63,10 @@ class ClusterMap:
         if self._is_behind_gateway:
             return self._servers[0] if node else ""
         return self._addresses.get(node, "")
+
+    def zone(self, node: int) -> str:
+        """The zone of a node; "": it has none, or is not known."""
+        return self._zones.get(node, "")
 
     def servers(self, now: float) -> list[str]:
         """All known servers, in the order to ask: the one that answered last comes first."""
@@ -97,6 +103,7 @@ class ClusterMap:
         if found.brokers:
             self._is_behind_gateway = not addresses
             self._addresses = addresses
+            self._zones = {broker.id: broker.zone for broker in found.brokers if broker.zone}
         for topic in found.topics:
             self._routes[topic.name] = _route(topic, now)
         there = {topic.name for topic in found.topics}

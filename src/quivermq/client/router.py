@@ -74,6 +74,8 @@ class Router:
         self.map = ClusterMap(servers)
         self.limits: Limits = DEFAULT_LIMITS
         """The limits of the brokers, as the last one said."""
+        self.zone = ""
+        """Followers of this zone are asked first; "": any."""
 
     def attempts(self, what: str) -> Attempts:
         """An operation begins."""
@@ -314,7 +316,8 @@ class Router:
     ) -> Target:
         """The broker to ask about a partition: one that can be reached, best its leader.
 
-        With a number, best one of its followers: the same one for the same number.
+        With a number, best one of its followers: the same one for the same number, of those in
+        the zone of this client, if there are any.
         """
         route = await self.route(topic, attempts, partition=partition)
         now = self.transport.now()
@@ -323,11 +326,23 @@ class Router:
             others = [node for node in route.replicas[partition] if node not in nodes]
             first = follower % len(others) if others else 0
             nodes = others[first:] + others[:first] + nodes
+            if self.zone:
+                nodes.sort(key=lambda node: self.map.zone(node) != self.zone)
         for node in nodes:
             address = self.map.address(node)
             if address and not self.map.is_avoided(address, now):
                 return Target(address, True, route.id)
         return Target(self.map.servers(now)[0], False, route.id)
+
+    async def is_nearer(self, topic: str, partition: int, attempts: Attempts) -> bool:
+        """Whether a follower is in the zone of this client, and the leader is not."""
+        if not self.zone:
+            return False
+        route = await self.route(topic, attempts, partition=partition)
+        leader, replicas = route.leaders[partition], route.replicas[partition]
+        return self.map.zone(leader) != self.zone and any(
+            self.map.zone(node) == self.zone for node in replicas
+        )
 
     async def by_leader(
         self, topic: str, attempts: Attempts, partitions: Sequence[int] | None = None
