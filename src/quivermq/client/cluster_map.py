@@ -68,6 +68,17 @@ class ClusterMap:
         """The zone of a node; "": it has none, or is not known."""
         return self._zones.get(node, "")
 
+    def leader_address(self, route: Route, partition: int, now: float) -> str:
+        """Where the leader of a partition can be reached; "": not known, or avoided, or there is
+        another route of the topic by now."""
+        if self._routes.get(route.topic) is not route:
+            return ""
+        leader = route.leaders[partition]
+        address = (
+            self.address(leader) if self._is_behind_gateway else self._addresses.get(leader, "")
+        )
+        return "" if self._avoided and self._avoided.get(address, 0.0) > now else address
+
     def servers(self, now: float) -> list[str]:
         """All known servers, in the order to ask: the one that answered last comes first."""
         known = dict.fromkeys([*self._servers, *self._addresses.values()])

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, Frame, Limits
+from quivermq.client.blocking_transport import BlockingConnection, BlockingTransport
 from quivermq.client.cluster_map import ClusterMap, Route
 from quivermq.client.retry import Attempts
 from quivermq.client.transport import Connection, Reply, Transport
@@ -76,6 +77,14 @@ class Router:
         """The limits of the brokers, as the last one said."""
         self.zone = ""
         """Followers of this zone are asked first; "": any."""
+        self._welcome: proto.Welcome | None = None
+        """That of the broker that said so."""
+        self._blocking = transport if isinstance(transport, BlockingTransport) else None
+
+    @property
+    def is_blocking(self) -> bool:
+        """There is no event loop: a call has a connection for itself."""
+        return self._blocking is not None
 
     def attempts(self, what: str) -> Attempts:
         """An operation begins."""
@@ -135,11 +144,14 @@ class Router:
         if self.tracer is not None:
             self.tracer.inject(request)
         try:
-            connection = await self.connection(address, deadline)
+            connection = self.idle_connection(address) or await self.connection(address, deadline)
             try:
                 request.timeout_ms = max(1, int((deadline - transport.now()) * 1000))
-                request_id = await connection.post(request, frames, deadline)
-                reply = await connection.take(request_id, deadline)
+                if isinstance(connection, BlockingConnection):
+                    reply = connection.ask(request, frames, deadline)
+                else:
+                    request_id = await connection.post(request, frames, deadline)
+                    reply = await connection.take(request_id, deadline)
             finally:
                 transport.release(connection)
         except (ConnectionFailed, Timeout):
@@ -225,7 +237,21 @@ class Router:
     async def connection(self, address: str, deadline: float) -> Connection:
         """A connection to a broker, to be released; its limits hold from then on."""
         connection = await self.transport.connection(address, deadline)
-        welcome = connection.welcome
+        if connection.welcome is not self._welcome:
+            self._adopt_limits(connection.welcome)
+        return connection
+
+    def idle_connection(self, address: str) -> BlockingConnection | None:
+        """The same, if a blocking transport has an idle one; None: there is none."""
+        if self._blocking is None:
+            return None
+        connection = self._blocking.take_idle(address)
+        if connection is not None and connection.welcome is not self._welcome:
+            self._adopt_limits(connection.welcome)
+        return connection
+
+    def _adopt_limits(self, welcome: proto.Welcome) -> None:
+        self._welcome = welcome
         if welcome.batch_bytes_max and (
             welcome.batch_bytes_max != self.limits.batch_bytes_max
             or welcome.message_bytes_max != self.limits.message_bytes_max
@@ -234,7 +260,6 @@ class Router:
                 message_bytes_max=welcome.message_bytes_max,
                 batch_bytes_max=welcome.batch_bytes_max,
             )
-        return connection
 
     async def route(
         self,
@@ -256,6 +281,16 @@ class Router:
         if partition is not None:
             route.check(partition)
         return route
+
+    def fresh_route(self, topic: str, partition: int | None = None) -> Route | None:
+        """Where a topic is, if nothing has to be asked for that: what `route` would return."""
+        route = self.map.route(topic)
+        if route is None or self.transport.now() - route.heard_at > ROUTE_SECONDS_MAX:
+            return None
+        is_there = partition is None or (
+            type(partition) is int and 0 <= partition < len(route.leaders)
+        )
+        return route if is_there else None
 
     async def consumed_route(self, topic: str, attempts: Attempts) -> Route:
         """Where a topic is that is consumed. If there is none, it is created where brokers create
@@ -304,12 +339,8 @@ class Router:
 
     def known_target(self, route: Route, partition: int) -> Target | None:
         """The leader, if the map is as it was and the leader can be reached."""
-        known = self.map
-        if known.route(route.topic) is route:
-            address = known.address(route.leaders[partition])
-            if address and not known.is_avoided(address, self.transport.now()):
-                return Target(address, True, route.id)
-        return None
+        address = self.map.leader_address(route, partition, self.transport.now())
+        return Target(address, True, route.id) if address else None
 
     async def target(
         self, topic: str, partition: int, attempts: Attempts, *, follower: int | None = None
@@ -349,21 +380,24 @@ class Router:
     ) -> list[LeaderPartitions]:
         """These partitions, or all of the topic, by the broker that leads them."""
         last = max(partitions, default=None) if partitions is not None else None
-        route = await self.route(topic, attempts, partition=last)
+        route = self.fresh_route(topic, last)
+        if route is None:
+            route = await self.route(topic, attempts, partition=last)
         partitions_of: dict[int, list[int]] = {}
         leaders: list[LeaderPartitions] = []
         for partition in range(len(route.leaders)) if partitions is None else partitions:
-            leader = route.leaders[route.check(partition)]
-            if not leader:
-                # Each by itself: the broker that is asked passes it on to its leader by then.
-                target = await self.target(topic, partition, attempts)
-                leaders.append(LeaderPartitions(target, leader, [partition]))
-            elif leader in partitions_of:
+            leader = route.leaders[partition if partitions is None else route.check(partition)]
+            if leader in partitions_of:
                 partitions_of[leader].append(partition)
-            else:
-                partitions_of[leader] = [partition]
+                continue
+            target = self.known_target(route, partition)
+            if target is None:
                 target = await self.target(topic, partition, attempts)
-                leaders.append(LeaderPartitions(target, leader, partitions_of[leader]))
+            found = LeaderPartitions(target, leader, [partition])
+            leaders.append(found)
+            if leader:
+                # One without a leader stays by itself: whoever is asked passes it on.
+                partitions_of[leader] = found.partitions
         return leaders
 
     async def recover(
