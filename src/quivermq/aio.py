@@ -40,6 +40,7 @@ def connect(
     tls: ClientTls = None,
     timeout: float | None = None,
     tracing: Tracing = None,
+    zone: str | None = None,
 ) -> "Connecting":
     """Connect to a cluster by any of its brokers: await the result, or use `async with`.
 
@@ -51,11 +52,14 @@ def connect(
     too. Operations are tried again for up to `timeout` seconds (10), unless a failure is permanent.
     `token` is for brokers with users. `tls` is for brokers with TLS: a file with the certificate of
     their CA, True for the CAs of the system, or an `ssl.SSLContext`. `tracing=True` (default:
-    `QUIVER_TRACING`), or a tracer provider, makes spans of OpenTelemetry. Raises `ConnectionFailed`
-    if no server can be reached.
+    `QUIVER_TRACING`), or a tracer provider, makes spans of OpenTelemetry. `zone` (default:
+    `QUIVER_ZONE`) is where this program runs: `read` and `read_range` ask brokers of it first.
+    Raises `ConnectionFailed` if no server can be reached.
     """
     return Connecting(
-        ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout, tracing=tracing)
+        ConnectOptions.of(
+            servers, token=token, tls=tls, timeout=timeout, tracing=tracing, zone=zone
+        )
     )
 
 

@@ -34,6 +34,7 @@ class ClientFile:
     token: str | None = None
     tls_ca: str | None = None
     timeout: float | None = None
+    zone: str | None = None
 
 
 def read_client_file() -> ClientFile:
@@ -82,6 +83,7 @@ def _settings_of(found: Mapping[str, Any], path: Path) -> ClientFile:
         _text("token", found.get("token"), path),
         tls_ca if tls_ca in {None, _SYSTEM} else str(path.parent / Path(tls_ca or "").expanduser()),
         None if timeout is None else _seconds(timeout, path),
+        _text("zone", found.get("zone"), path),
     )
 
 

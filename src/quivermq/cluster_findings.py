@@ -132,6 +132,28 @@ def settled(before: "Sequence[TopicInfo]", now: "Sequence[TopicInfo]") -> "list[
     ]
 
 
+def check_spread(cluster: "ClusterInfo", topics: "Sequence[TopicInfo]") -> Iterator[CheckResult]:
+    """Partitions whose replicas could be in more zones, or on more machines."""
+    from quivermq.cluster import FaultDomains  # noqa: PLC0415 - commands start without it
+
+    domains = FaultDomains(cluster.nodes)
+    serving = [node.id for node in cluster.nodes if node.state == "serving"]
+    crowded = [
+        f"{topic.name}/{partition.partition}"
+        for topic in topics
+        for partition in topic.partitions
+        if domains.partings(partition.target or partition.replicas, serving)
+    ]
+    if crowded:
+        yield CheckResult(
+            "warn",
+            "zones",
+            f"{count(len(crowded), 'partition')} with more replicas than need be in one zone, or "
+            f"on one machine: {_list(crowded)}",
+            "quiver cluster rebalance moves them apart",
+        )
+
+
 def _find_problems(
     topics: "Sequence[TopicInfo]", down: frozenset[int], *, leaderless: bool
 ) -> list[str]:

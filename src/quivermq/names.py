@@ -1,4 +1,4 @@
-"""Checks the names of topics and groups.
+"""Checks the names of topics, groups and zones.
 
 A topic's name is also the name of a folder, so what passes here must be harmless as one.
 """
@@ -33,8 +33,14 @@ def check_group_name(name: str) -> None:
     check_name("group", name)
 
 
+def check_zone_name(name: str) -> None:
+    """Raise `InvalidRequest` unless a zone may be called so; "" is no zone."""
+    if name:
+        check_name("zone", name)
+
+
 def check_name(what: str, name: str) -> None:
-    """Raise `InvalidRequest` unless `name` can be the name of a topic or group."""
+    """Raise `InvalidRequest` unless `name` can be the name of a topic, group or zone."""
     if len(name) > NAME_CHARACTERS_MAX:
         raise TooLarge(
             f"a {what} name has at most {NAME_CHARACTERS_MAX} characters, this one {len(name)}"

@@ -14,6 +14,7 @@ from pydantic import (
 
 from quivermq.addresses import split_address
 from quivermq.errors import InvalidRequest
+from quivermq.names import check_zone_name
 from quivermq.quantities import parse_duration, parse_size
 
 KIB = 1 << 10
@@ -55,6 +56,14 @@ def _peers(peers: Any) -> Any:
     return found
 
 
+def _zone(zone: str) -> str:
+    try:
+        check_zone_name(zone)
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from error
+    return zone
+
+
 def _size(value: Any) -> Any:
     return parse_size(value) if isinstance(value, str) else value
 
@@ -71,6 +80,7 @@ Address = Annotated[str, AfterValidator(_address)]
 AddressOrEmpty = Annotated[str, AfterValidator(_address_or_empty)]
 Addresses = Annotated[str, AfterValidator(_addresses_or_empty)]
 NodeId = Annotated[int, Field(ge=1, le=65_535)]
+Zone = Annotated[str, AfterValidator(_zone)]
 
 
 class BrokerSettings(BaseModel):
@@ -109,6 +119,18 @@ class BrokerSettings(BaseModel):
     )
     gateway: bool = Field(
         False, description="Hold no data, and serve clients of the cluster that `join` names."
+    )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="Brokers that `quiver serve` runs here, with numbers, ports and folders in a "
+        "row.",
+    )
+    zone: Zone = Field(
+        "",
+        description="Where this broker runs, as eu-1a: replicas of a partition go to different "
+        "zones.",
     )
 
     tls_cert: str = Field("", description="The broker's certificate, in PEM format; empty: no TLS.")
@@ -228,6 +250,8 @@ class BrokerSettings(BaseModel):
                 "a gateway serves the cluster of other brokers: name some of them by their client "
                 "addresses, --join HOST:PORT,..."
             )
+        if self.gateway and self.workers > 1:
+            raise ValueError("workers are brokers: start each gateway by itself")
         if "," in self.join and not self.gateway:
             raise ValueError("a broker joins a cluster by one address: only a gateway has several")
         has_secret = self.cluster_secret.get_secret_value() or self.cluster_secret_file

@@ -6,13 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quivermq.batches import (
+    COUNTER_MAX,
+    PRIORITY_MAX,
     Frame,
     Header,
     Limits,
+    Origin,
     check_batch,
     decode_batch,
+    decode_columns,
     decode_messages,
     encode_batch,
+    lone_frame,
     schema_of,
 )
 from quivermq.batches.lone import LONE_BYTES_MAX, is_lone_body, lone_body
@@ -82,3 +87,32 @@ def test_a_header_that_counts_other_than_one_is_not_taken_for_a_lone_message() -
     lying = Frame(Header(*frame.header[:-2], 2, frame.header.decoded_bytes), frame.body)
     with pytest.raises(Corrupt):
         check_batch(lying)
+
+
+@given(
+    st.binary(max_size=300),
+    st.none() | st.binary(max_size=50),
+    st.integers(0, COUNTER_MAX),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, COUNTER_MAX >> 1),
+    st.integers(0, PRIORITY_MAX),
+)
+def test_a_lone_frame_is_that_of_a_batch(
+    value: bytes, key: bytes | None, producer_id: int, epoch: int, sequence: int, priority: int
+) -> None:
+    origin = Origin(producer_id, epoch, sequence, priority)
+    frame = encode_batch([value], keys=None if key is None else [key], origin=origin)
+    assert lone_frame(value, key, producer_id, epoch, sequence, priority) == bytes(frame)
+
+
+def test_a_lone_message_is_decoded_as_arrow_does_it() -> None:
+    frame = encode_batch([b"value"]).stamped(term=1, index=2, base_offset=3, timestamp_ms=4)  # type: ignore[arg-type]
+    # Arrow does not care what stands in the padding, so this one is decoded by it.
+    by_arrow = Frame(frame.header, bytes(frame.body)[:-1] + b"!")
+    assert decode_messages(frame) == decode_messages(by_arrow)
+    for first, stop in ((0, None), (0, 1), (1, None), (1, 1), (0, 0)):
+        few = decode_columns(frame, first=first, stop=stop).values
+        assert few == decode_columns(by_arrow, first=first, stop=stop).values
+    limits = Limits(message_bytes_max=100)
+    with pytest.raises(TooLarge):
+        decode_columns(encode_batch([b"x" * 201]), limits)

@@ -183,6 +183,7 @@ def _another_value(name: str) -> Any:
         "log_level": "debug",
         "log_format": "json",
         "data_dir": "elsewhere",
+        "zone": "eu-1a",
     }
     if name in choices:
         return choices[name]

@@ -1,7 +1,14 @@
 """Problems of partitions and brokers, as commands list them."""
 
-from quivermq.client import ClusterInfo, NodeInfo, PartitionInfo
-from quivermq.cluster_findings import brokers_down, is_outsider, partition_problems
+from typing import Any
+
+from quivermq.client import ClusterInfo, NodeInfo, PartitionInfo, TopicInfo
+from quivermq.cluster_findings import (
+    brokers_down,
+    check_spread,
+    is_outsider,
+    partition_problems,
+)
 
 NONE_DOWN: frozenset[int] = frozenset()
 
@@ -50,3 +57,30 @@ def test_brokers_down_and_outsiders() -> None:
     assert brokers_down(cluster(node=1)) == {2}
     assert not is_outsider(cluster(node=1))
     assert is_outsider(cluster(node=7))
+
+
+def test_replicas_that_could_be_further_apart_are_named() -> None:
+    zones = {1: "a", 2: "a", 3: "b"}
+    nodes = [
+        NodeInfo(
+            id=n, address="", alive=True, leaders=0, state="serving", zone=zone, machine=f"m{n}"
+        )
+        for n, zone in zones.items()
+    ]
+    cluster = ClusterInfo(cluster_id="c", leader=1, nodes=nodes)
+    partitions = [
+        PartitionInfo(partition=number, leader=1, replicas=replicas, target=target)
+        for number, (replicas, target) in enumerate(
+            [((1, 2), ()), ((1, 3), ()), ((1, 2, 3), ()), ((1, 2), (1, 3)), ((2,), ())]
+        )
+    ]
+    settings: dict[str, Any] = {"retention": None, "rate_limit": None, "max_deliveries": 5}
+    topic = TopicInfo(
+        name="orders", id="1", partitions=partitions, replication=2, dead_letter="", **settings
+    )
+    (found,) = check_spread(cluster, [topic])
+    assert found.level == "warn"
+    assert found.text.endswith("orders/0")
+    assert "1 partition with" in found.text
+    alone = ClusterInfo(cluster_id="c", leader=1, nodes=nodes[:2])
+    assert list(check_spread(alone, [topic])) == []

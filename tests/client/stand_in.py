@@ -94,6 +94,7 @@ class StandIn:
         """By partition; this node leads the others."""
         self.addresses: dict[int, str] = {}
         """Of other nodes."""
+        self.zones: dict[int, str] = {}
         self.metadata_leader = node
         self.is_hidden = False
         """Maps do not name its own address."""
@@ -227,7 +228,7 @@ class StandIn:
     def _on_map(self, request: proto.Request, frames: list[Frame]) -> proto.Response:
         own = {} if self.is_hidden else {self.node: self.address}
         brokers = [
-            proto.Broker(id=node, address=address, alive=True)
+            proto.Broker(id=node, address=address, alive=True, zone=self.zones.get(node, ""))
             for node, address in {**own, **self.addresses}.items()
         ]
         topics = [

@@ -13,6 +13,7 @@ import quivermq.aio
 from quivermq.client.shared import poll as poll_module
 from quivermq.client.shared import prefetch
 from quivermq.client.shared import settle as settle_module
+from quivermq.client.shared.lone_settler import LoneSettler
 from quivermq.errors import Forbidden, InvalidRequest, LeaseLost, NotLeader, TopicNotFound
 from quivermq.wire import proto
 from tests.client.group_stand_in import GroupStandIn
@@ -48,6 +49,16 @@ def spans(settlement: proto.Settlement) -> list[tuple[int, int]]:
     return [(each.start, each.end) for each in settlement.intervals]
 
 
+both_ways = pytest.mark.usefixtures("way")
+
+
+@pytest.fixture(params=["straight", "general"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Acknowledgements go the straight way where they can, or none does."""
+    if request.param == "general":
+        monkeypatch.setattr(LoneSettler, "settle", lambda *_: None)
+
+
 def test_a_message_has_all_that_was_produced(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
@@ -75,6 +86,7 @@ def test_what_is_leased_comes_from_several_batches_with_gaps(
     assert [message.delivery_count for message in found] == [1, 1, 3, 1, 1, 1, 1, 1, 1]
 
 
+@both_ways
 def test_settling_one_message_names_only_it(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
@@ -106,6 +118,7 @@ def test_a_nack_without_a_delay_leaves_it_to_the_topic(
     assert again.delivery_count == 2
 
 
+@both_ways
 def test_many_messages_are_settled_in_one_request_as_intervals(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
@@ -135,6 +148,7 @@ def test_with_ack_auto_there_is_nothing_to_acknowledge(
         found[0].nack()
 
 
+@both_ways
 def test_lost_leases_are_named_after_the_rest_was_settled(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
@@ -186,6 +200,7 @@ def test_a_group_begins_at_all_leaders_with_its_first_poll(
     assert [each.count("await_ready") for each in pair] == [2, 2]
 
 
+@both_ways
 def test_settling_is_tried_again(client: quivermq.Client, stand_in: GroupStandIn) -> None:
     client.produce("t", b"v")
     found = client.poll("t", group="g")
@@ -194,6 +209,7 @@ def test_settling_is_tried_again(client: quivermq.Client, stand_in: GroupStandIn
     assert stand_in.lot().done == {0}
 
 
+@both_ways
 def test_leases_of_a_topic_that_was_created_again_are_gone(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
@@ -255,6 +271,7 @@ def test_a_partition_that_is_led_elsewhere_is_asked_for_at_once(
     assert [message.partition for message in found] == [1]
 
 
+@both_ways
 def test_one_settle_for_each_broker(
     both: quivermq.Client, pair: tuple[GroupStandIn, GroupStandIn]
 ) -> None:
@@ -279,6 +296,7 @@ def test_a_leader_that_is_gone_does_not_keep_the_others_from_delivering(
     assert both.poll("t", group="g", wait=0.1) == []
 
 
+@both_ways
 def test_closing_gives_back_what_is_not_settled(stand_in: GroupStandIn) -> None:
     with quivermq.connect(stand_in.address) as client:
         client.produce_many("t", [b"v"] * 3)
@@ -293,6 +311,7 @@ def test_closing_gives_back_what_is_not_settled(stand_in: GroupStandIn) -> None:
     assert len(stand_in.releases) == 1
 
 
+@both_ways
 def test_what_is_acknowledged_twice_does_not_keep_the_rest_from_going_back(
     stand_in: GroupStandIn,
 ) -> None:
@@ -311,6 +330,7 @@ def test_what_is_too_much_for_one_request_is_settled_in_several(
 ) -> None:
     monkeypatch.setattr(settle_module, "PORTION_BYTES", 300)
     monkeypatch.setattr(settle_module, "INTERVALS_MAX", 4)
+    monkeypatch.setattr(LoneSettler, "settle", lambda *_: None)
     client.produce_many("t", [b"v"] * 20)
     batch = client.poll_arrow("t", group="g")
     batch.nack([number % 2 == 0 for number in range(20)], delay=0)
@@ -389,6 +409,30 @@ def test_nonsense_is_refused(client: quivermq.Client, wrong: dict[str, object], 
         client.poll("t", **{"group": "g", **wrong})  # type: ignore[arg-type]
 
 
+def test_what_equals_a_number_is_refused_all_the_same(client: quivermq.Client) -> None:
+    # What a loop asks for again and again is checked once.
+    for _ in range(2):
+        assert client.poll("t", "g", 1, wait=0) == []
+    with pytest.raises(InvalidRequest, match="max_messages"):
+        client.poll("t", "g", True, wait=0)
+    with pytest.raises(InvalidRequest, match="wait"):
+        client.poll("t", "g", 1, wait=False)
+
+
+def test_another_poll_asks_for_other_things(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    for options in ({}, {"visibility": 7.0}, {"max_messages": 3}, {"start": "latest"}):
+        client.poll("t", **({"group": "g", "wait": 0.0} | options))  # type: ignore[arg-type]
+    asked = [(each.visibility_ms, each.messages_max, each.start_latest) for each in stand_in.polls]
+    assert asked == [
+        (30_000, 100, False),
+        (7_000, 100, False),
+        (30_000, 3, False),
+        (30_000, 100, True),
+    ]
+
+
 def test_a_table_has_the_columns_of_reading_and_more(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
@@ -406,6 +450,7 @@ def test_a_table_has_the_columns_of_reading_and_more(
     assert len(batch) == 6
 
 
+@both_ways
 def test_a_table_is_settled_by_masks_and_nothing_twice(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
@@ -427,6 +472,7 @@ def test_a_table_is_settled_by_masks_and_nothing_twice(
     ]
 
 
+@both_ways
 def test_a_table_that_could_not_be_settled_can_be_settled_again(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:

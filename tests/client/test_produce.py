@@ -17,6 +17,7 @@ import quivermq
 import quivermq.aio
 from quivermq.batches import DEFAULT_LIMITS
 from quivermq.client.producer import session_pool
+from quivermq.client.producer.lone_producer import LoneProducer
 from quivermq.client.producer.partitioner import partition_of
 from quivermq.client.shared.leases import nack_terms
 from quivermq.errors import (
@@ -32,7 +33,17 @@ from quivermq.errors import (
 from quivermq.wire import error_to_proto, proto
 from tests.client.stand_in import DROP, HANG, STORE_AND_DROP, STORE_AND_HANG, StandIn
 
+both_ways = pytest.mark.usefixtures("way")
 
+
+@pytest.fixture(params=["straight", "general"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lone messages go the straight way where they can, or none does."""
+    if request.param == "general":
+        monkeypatch.setattr(LoneProducer, "produce", lambda *_: None)
+
+
+@both_ways
 def test_a_lost_acknowledgement_does_not_store_a_message_twice(
     stand_in: StandIn, client: quivermq.Client
 ) -> None:
@@ -44,6 +55,7 @@ def test_a_lost_acknowledgement_does_not_store_a_message_twice(
     assert stand_in.log().values == [b"a", b"b", b"c"]
 
 
+@both_ways
 def test_a_late_acknowledgement_does_not_store_a_message_twice(stand_in: StandIn) -> None:
     stand_in.script("produce", STORE_AND_HANG)
     with quivermq.connect(stand_in.address, timeout=4.0) as client:
@@ -52,6 +64,7 @@ def test_a_late_acknowledgement_does_not_store_a_message_twice(stand_in: StandIn
     assert stand_in.log().values == [b"a", b"b"]
 
 
+@both_ways
 def test_after_a_message_was_given_up_in_doubt_the_next_is_not_stuck(stand_in: StandIn) -> None:
     with quivermq.connect(stand_in.address, timeout=1.0) as client:
         client.produce("t", b"a")
@@ -66,6 +79,7 @@ def test_after_a_message_was_given_up_in_doubt_the_next_is_not_stuck(stand_in: S
     assert producers[0] != producers[1] == producers[2]
 
 
+@both_ways
 def test_a_refused_message_leaves_no_gap(stand_in: StandIn, client: quivermq.Client) -> None:
     client.produce("t", b"a")
     stand_in.script("produce", InvalidRequest("no"))
@@ -75,6 +89,7 @@ def test_a_refused_message_leaves_no_gap(stand_in: StandIn, client: quivermq.Cli
     assert [frame.header.sequence for frame in stand_in.log().frames] == [0, 1]
 
 
+@both_ways
 def test_a_failed_disk_is_raised_and_leaves_doubt(
     stand_in: StandIn, client: quivermq.Client
 ) -> None:
@@ -85,6 +100,7 @@ def test_a_failed_disk_is_raised_and_leaves_doubt(
     assert stand_in.log().values == [b"b"]
 
 
+@both_ways
 def test_a_broker_that_forgot_the_producer_gets_another_identity(
     stand_in: StandIn, client: quivermq.Client
 ) -> None:
@@ -94,6 +110,7 @@ def test_a_broker_that_forgot_the_producer_gets_another_identity(
     assert stand_in.log().values == [b"a", b"b"]
 
 
+@both_ways
 def test_a_batch_in_doubt_is_numbered_anew_for_a_topic_that_was_created_again(
     stand_in: StandIn, client: quivermq.Client
 ) -> None:
@@ -111,6 +128,7 @@ def test_a_batch_in_doubt_is_numbered_anew_for_a_topic_that_was_created_again(
     assert stand_in.count("new_producer") == 1
 
 
+@both_ways
 def test_a_call_that_is_refused_an_identity_leaves_its_place_to_the_next(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +140,7 @@ def test_a_call_that_is_refused_an_identity_leaves_its_place_to_the_next(
         assert client.produce("t", b"b").offset == 0
 
 
+@both_ways
 def test_threads_at_once_leave_no_gaps_and_no_repeats(
     stand_in: StandIn, client: quivermq.Client
 ) -> None:
@@ -144,6 +163,7 @@ def test_threads_at_once_leave_no_gaps_and_no_repeats(
     assert len({frame.header.producer_id for frame in stand_in.log().frames}) <= 4
 
 
+@both_ways
 def test_one_thread_uses_one_producer_id(stand_in: StandIn, client: quivermq.Client) -> None:
     for _ in range(10):
         client.produce("t", b"v")
@@ -151,6 +171,7 @@ def test_one_thread_uses_one_producer_id(stand_in: StandIn, client: quivermq.Cli
     assert stand_in.count("new_producer") == 1
 
 
+@both_ways
 def test_an_interrupted_call_leaves_nothing_behind(
     stand_in: StandIn, client: quivermq.Client
 ) -> None:
@@ -171,6 +192,7 @@ def test_an_interrupted_call_leaves_nothing_behind(
     assert first.header.producer_id != second.header.producer_id
 
 
+@both_ways
 def test_without_a_key_messages_take_turns_over_the_partitions() -> None:
     with StandIn(topics={"t": 3}) as stand_in, quivermq.connect(stand_in.address) as client:
         places = [client.produce("t", b"v").partition for _ in range(9)]
@@ -178,6 +200,7 @@ def test_without_a_key_messages_take_turns_over_the_partitions() -> None:
     assert [(place + 1) % 3 for place in places[:-1]] == places[1:]
 
 
+@both_ways
 def test_a_key_or_a_named_partition_decides() -> None:
     with StandIn(topics={"t": 7}) as stand_in, quivermq.connect(stand_in.address) as client:
         assert client.produce("t", b"v", key=b"k").partition == partition_of(b"k", 7)
@@ -199,6 +222,7 @@ def test_a_key_or_a_named_partition_decides() -> None:
         (b"v", {"delay": "soon"}),
     ],
 )
+@both_ways
 def test_what_can_be_no_message_is_refused_before_it_is_sent(
     value: object, options: dict[str, object], stand_in: StandIn, client: quivermq.Client
 ) -> None:
@@ -208,6 +232,7 @@ def test_what_can_be_no_message_is_refused_before_it_is_sent(
     client.produce("t", b"good")
 
 
+@both_ways
 def test_too_large_is_too_large(client: quivermq.Client) -> None:
     with pytest.raises(TooLarge):
         client.produce("t", b"x" * (DEFAULT_LIMITS.message_bytes_max + 1))

@@ -18,20 +18,24 @@ from quivermq.cluster.edits import finish_moves
 from quivermq.cluster.records import State
 
 
-def broker(node: int, epoch: int = 0, state: State = "serving") -> BrokerRecord:
+def broker(
+    node: int, epoch: int = 0, state: State = "serving", zone: str = "", machine: str = ""
+) -> BrokerRecord:
+    host = machine or f"host{node}"
     return BrokerRecord(
         id=node,
         directory_id=f"{node:08x}",
         boot=1,
         life="01",
         member=epoch << 16 | node,
-        address=f"host{node}:7600",
-        peer_address=f"host{node}:7700",
+        address=f"{host}:7600",
+        peer_address=f"{host}:7700",
         http_address="",
         version="1",
         state=state,
         level_min=OWN_LEVELS.low,
         level_max=OWN_LEVELS.high,
+        zone=zone,
     )
 
 

@@ -57,6 +57,7 @@ BROKERS = st.builds(member_of, NODES, EPOCHS).flatmap(
         life=st.binary(max_size=32).map(bytes.hex),
         level_min=st.integers(0, 9),
         level_max=st.integers(0, 9),
+        zone=TEXTS,
     )
 )
 CLUSTERS = st.builds(

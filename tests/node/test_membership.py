@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quivermq.cluster import METADATA_PARTITION, OWN_LEVELS, View
+from quivermq.cluster import METADATA_PARTITION, OWN_LEVELS, Edit, View
 from quivermq.errors import Corrupt, InvalidRequest, NotEnoughReplicas, Timeout
 from quivermq.node import membership as membership_module
 from quivermq.node.broker import Broker
@@ -60,6 +60,18 @@ async def test_a_broker_whose_doors_are_not_open_yet_is_asked_where_the_catalog_
         assert membership.welcome(early) == ""
         assert membership.recognise(2, early) == ""
         assert membership.heard_addresses.get(2, there.address) == there.address
+
+
+@on_loop
+async def test_a_zone_that_an_earlier_release_left_out_is_told_again(tmp_path: Path) -> None:
+    async with serving(tmp_path, zone="eu-1a") as server:
+        metadata = server.broker.metadata
+        await until(lambda: server.broker.membership.is_registered)
+        known = metadata.view.broker(1)
+        assert known.zone == "eu-1a"
+        without = {key: value for key, value in known.to_json().items() if key != "zone"}
+        await metadata.edit(lambda _: Edit({known.key: without}))
+        await until(lambda: metadata.view.broker(1) == known)
 
 
 @pytest.mark.parametrize("node", [0, 1, 65_536, 2**32 - 1])

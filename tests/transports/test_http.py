@@ -110,7 +110,7 @@ async def test_partitions_without_a_leader_are_named(tmp_path: Path) -> None:
 
 @on_loop
 async def test_the_cluster_is_shown_as_clients_see_it(tmp_path: Path) -> None:
-    async with serving(tmp_path, http=ANYWHERE) as server:
+    async with serving(tmp_path, http=ANYWHERE, zone="eu-1a") as server:
         talker = await Talker.in_memory(server)
         await make_topic(talker, partitions=2)
         page = await get(server, "/v1/cluster")
@@ -125,6 +125,8 @@ async def test_the_cluster_is_shown_as_clients_see_it(tmp_path: Path) -> None:
                 {
                     "id": 1,
                     "address": server.listen,
+                    "zone": "eu-1a",
+                    "machine": "127.0.0.1",
                     "peer_address": server.peer_listen,
                     "http_address": server.http,
                     "alive": True,

@@ -184,3 +184,25 @@ def test_after_a_hello_packets_may_be_larger() -> None:
     assert owned(in_pieces(receiver, large, [CHUNK_BYTES]))[0][0] == b"envelope"
     with pytest.raises(TooLarge):
         in_pieces(Receiver(HELLO_BYTES_MAX), large, [CHUNK_BYTES])
+
+
+def test_only_what_begins_a_packet_is_shown() -> None:
+    receiver = Receiver(PACKET_BYTES_MAX)
+    content = content_of(0, 1)
+
+    def arrive(some: bytes) -> memoryview | None:
+        receiver.get_buffer()[: len(some)] = some
+        return receiver.peek(len(some))
+
+    # The first one tells whether there are checksums.
+    assert arrive(content) is None
+    receiver.received(len(content))
+    assert arrive(content) == content
+    # It was taken as it is: the next one begins where it began.
+    assert arrive(content[:5]) == content[:5]
+    receiver.received(5)
+    assert arrive(content[5:]) is None
+    assert len(receiver.received(len(content) - 5)) == 1
+    large = content_of(CHUNK_BYTES, 2)
+    feed(receiver, large[:5_000])
+    assert arrive(content) is None

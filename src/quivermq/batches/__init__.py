@@ -43,15 +43,17 @@ if TYPE_CHECKING:
     from quivermq.batches.columns import prepare_arrays
     from quivermq.batches.cut import cut
     from quivermq.batches.decode import (
+        NO_HEADERS,
         Message,
         check_batch,
         check_sizes,
         decode_batch,
         decode_columns,
+        decode_lone,
         decode_messages,
     )
     from quivermq.batches.encode import Origin, encode_batch, encode_batches
-    from quivermq.batches.lone import lone_value
+    from quivermq.batches.lone import KEYED_BYTES, lone_bytes_max, lone_frame, lone_value
     from quivermq.batches.schema import (
         HEADERS_TYPE,
         TIMESTAMP_TYPE,
@@ -66,9 +68,11 @@ __all__ = [
     "EXPIRES",
     "HEADERS_TYPE",
     "HEADER_BYTES",
+    "KEYED_BYTES",
     "KIB",
     "MARK_PREFIX",
     "MIB",
+    "NO_HEADERS",
     "PRIORITY_MAX",
     "TIMESTAMP_MS_MAX",
     "TIMESTAMP_TYPE",
@@ -91,6 +95,7 @@ __all__ = [
     "cut",
     "decode_batch",
     "decode_columns",
+    "decode_lone",
     "decode_messages",
     "encode_batch",
     "encode_batches",
@@ -98,6 +103,8 @@ __all__ = [
     "expires_ms_of",
     "is_plain",
     "load_arrow",
+    "lone_bytes_max",
+    "lone_frame",
     "lone_value",
     "may_expire",
     "pa",
@@ -112,6 +119,7 @@ __all__ = [
 _PLACES: Final = {
     "HEADERS_TYPE": "schema",
     "TIMESTAMP_TYPE": "schema",
+    "NO_HEADERS": "decode",
     "Message": "decode",
     "Origin": "encode",
     "check_batch": "decode",
@@ -120,9 +128,13 @@ _PLACES: Final = {
     "cut": "cut",
     "decode_batch": "decode",
     "decode_columns": "decode",
+    "decode_lone": "decode",
     "decode_messages": "decode",
     "encode_batch": "encode",
     "encode_batches": "encode",
+    "KEYED_BYTES": "lone",
+    "lone_bytes_max": "lone",
+    "lone_frame": "lone",
     "lone_value": "lone",
     "prepare_arrays": "columns",
     "schema_of": "schema",

@@ -14,12 +14,13 @@ from quivermq.batches.envelope import Codec, check_envelope
 from quivermq.batches.frame import Frame
 from quivermq.batches.header import COMPRESSED, Flag, FrameKind, Offset
 from quivermq.batches.limits import DEFAULT_LIMITS, TIMESTAMP_MS_MAX, Limits
-from quivermq.batches.lone import is_lone_body
+from quivermq.batches.lone import is_lone_body, lone_value
 from quivermq.batches.schema import schema_of
 from quivermq.errors import Corrupt, TooLarge
 
 # Plain integers: `&` with a member of an IntFlag costs as much as validating a small batch.
 _KEY, _HEADERS, _TIMESTAMP = int(Flag.KEY), int(Flag.HEADERS), int(Flag.TIMESTAMP)
+_DATA: Final = int(FrameKind.DATA)
 _CODECS: Final = {0: None, int(Flag.LZ4): Codec.LZ4, int(Flag.ZSTD): Codec.ZSTD}
 
 
@@ -81,11 +82,25 @@ def decode_batch(
 
 def check_batch(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> None:
     """Raise what `decode_batch` would, for less where there is a single plain message."""
+    if not (_is_plain_one(frame, limits) and is_lone_body(frame.body)):
+        decode_batch(frame, limits)
+
+
+def _is_plain_one(frame: Frame, limits: Limits) -> bool:
+    """The header is that of one plain message within the limits."""
     header = frame.header
-    is_plain = header.count == 1 and header.kind == FrameKind.DATA and not header.flags
-    if is_plain and header.body_bytes <= limits.message_bytes_max and is_lone_body(frame.body):
-        return
-    decode_batch(frame, limits)
+    return (
+        header.count == 1
+        and header.kind == _DATA
+        and not header.flags
+        and header.body_bytes <= limits.message_bytes_max
+    )
+
+
+def decode_lone(frame: Frame, limits: Limits = DEFAULT_LIMITS) -> bytes | None:
+    """The value of the frame's only message, if that is plain and can be had without Arrow: it has
+    no key, no headers and no timestamp of its own."""
+    return lone_value(frame.body) if _is_plain_one(frame, limits) else None
 
 
 class Columns(NamedTuple):
@@ -102,6 +117,9 @@ def decode_columns(
 ) -> Columns:
     """The frame's messages, from the `first` up to before `stop`, as Python values."""
     flags, taken_ms = frame.header.flags, frame.header.timestamp_ms
+    value = decode_lone(frame, limits)
+    if value is not None:
+        return Columns(repeat(taken_ms), repeat(None), [value][first:stop], repeat(NO_HEADERS))
     batch = decode_batch(frame, limits, first=first, stop=stop)
     return Columns(
         _timestamps(batch, taken_ms) if flags & _TIMESTAMP else repeat(taken_ms),

@@ -178,6 +178,18 @@ class Header(NamedTuple):
             raise Corrupt("term, index or producer id is above 2**63")
 
 
+def pack_lone_header(
+    body: bytes, flags: int, producer_id: int, producer_epoch: int, sequence: int, priority: int
+) -> bytes:
+    """What `Header.pack` makes of the header of one message, without a header in between."""
+    size = len(body)
+    packed = _FIELDS.pack(
+        MAGIC, VERSION, _DATA, flags, priority, 0, size, crc32c(body), 0, 0, 0, 0,
+        producer_id, sequence, 0, producer_epoch, 1, size,
+    )  # fmt: skip
+    return packed + _CHECKSUM.pack(crc32c(packed))
+
+
 def _of_another_release(what: str) -> UnsupportedFormat:
     """The refusal of a header whose checksum holds: it is not damaged, but of another release."""
     return UnsupportedFormat(f"{what}: read it with the release that wrote it, or upgrade")

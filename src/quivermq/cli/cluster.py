@@ -20,6 +20,7 @@ from quivermq.cli.options import (
 )
 from quivermq.cli.output import (
     count,
+    numbers,
     print_error,
     print_json,
     print_line,
@@ -83,7 +84,10 @@ def _refuse_outsider(cluster: "ClusterInfo") -> NoReturn:
 def _print_nodes(cluster: "ClusterInfo") -> None:
     # The version is a column only if it differs: 80 columns are few.
     is_mixed = len({node.version for node in cluster.nodes}) > 1
+    has_zones = any(node.zone for node in cluster.nodes)
     made = table("node>", "clients", "http", "state", "leads>", "holds>")
+    if has_zones:
+        made.add_column("zone")
     if is_mixed:
         made.add_column("version")
     for node in cluster.nodes:
@@ -95,8 +99,21 @@ def _print_nodes(cluster: "ClusterInfo") -> None:
             f"{node.leaders:,}",
             f"{node.replicas:,}",
         ]
+        cells += [escape(node.zone) or "-"] if has_zones else []
         made.add_row(*cells, *([node.version] if is_mixed else []))
     print_table(made)
+    _print_machines(cluster)
+
+
+def _print_machines(cluster: "ClusterInfo") -> None:
+    """Which brokers share a machine, if any do."""
+    machines: dict[str, list[int]] = {}
+    for node in cluster.nodes:
+        machines.setdefault(node.machine, []).append(node.id)
+    shared = {name: nodes for name, nodes in machines.items() if name and len(nodes) > 1}
+    if shared:
+        named = "; ".join(f"{name} runs brokers {numbers(ids)}" for name, ids in shared.items())
+        print_line(f"{count(len(machines), 'machine')}: {named}")
 
 
 def _print_releases(cluster: "ClusterInfo") -> None:

@@ -13,6 +13,7 @@ from quivermq.cluster_findings import (
     CheckResult,
     brokers_down,
     check_brokers,
+    check_spread,
     check_topics,
     is_outsider,
     names_damage,
@@ -197,8 +198,7 @@ def _check_partitions(
 ) -> Iterator[CheckResult]:
     try:
         with connect(servers, timeout) as client:
-            topics = client.topics()
-            down = brokers_down(client.cluster())
+            topics, cluster = client.topics(), client.cluster()
     except QuiverError as error:
         yield CheckResult(
             "bad",
@@ -207,7 +207,8 @@ def _check_partitions(
             "fix what is listed above, then run this again",
         )
         return
-    yield from check_topics(topics, down, damaged=damage)
+    yield from check_topics(topics, brokers_down(cluster), damaged=damage)
+    yield from check_spread(cluster, topics)
 
 
 @dataclass(slots=True)

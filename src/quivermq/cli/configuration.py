@@ -177,5 +177,5 @@ def _metavar(name: str, field: FieldInfo) -> str | None:
         return "ID=HOST:PORT,..."
     if name.startswith("tls_"):
         return "FILE"
-    known = {"dir": "DIR", "secret": "SECRET", "file": "FILE"}
+    known = {"dir": "DIR", "secret": "SECRET", "file": "FILE", "zone": "NAME"}
     return known.get(name.rpartition("_")[2], "HOST:PORT")

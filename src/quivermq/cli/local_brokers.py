@@ -5,18 +5,19 @@ from it, which closes then.
 """
 
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
+from quivermq.addresses import join_address
 from quivermq.errors import ConnectionFailed, InvalidRequest
 
 LOOPBACK: Final = "127.0.0.1"
@@ -24,6 +25,31 @@ _FIRST_PORTS: Final = (7600, 7700, 9600, 7650)
 _PLAN_FILE: Final = "brokers.json"
 _POLL_SECONDS: Final = 0.02
 _STOP_SECONDS_MAX: Final = 15.0
+
+
+class StopSignals:
+    """The first SIGINT or SIGTERM asks for an orderly stop, the second stops at once."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self.on_second: Callable[[int], None] = lambda _: None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._receive)
+
+    @property
+    def asked(self) -> bool:
+        return self._asked.is_set()
+
+    def ask(self) -> None:
+        self._asked.set()
+
+    def wait(self, seconds: float) -> bool:
+        return self._asked.wait(seconds)
+
+    def _receive(self, number: int, _: object) -> None:
+        if self.asked:
+            self.on_second(number)
+        self._asked.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +83,7 @@ def plan(count: int, data_dir: Path, *, any_ports: bool = False) -> list[BrokerP
             BrokerPlace(
                 node_id,
                 *(
-                    _hold_free_address(0 if any_ports else first + node_id - 1, held)
+                    hold_free_address(0 if any_ports else first + node_id - 1, held)
                     for first in _FIRST_PORTS
                 ),
             )
@@ -71,73 +97,60 @@ def plan(count: int, data_dir: Path, *, any_ports: bool = False) -> list[BrokerP
 def free_address(wanted: int) -> str:
     """An address of this machine that is free; at the port that is wanted, if that is."""
     with ExitStack() as held:
-        return _hold_free_address(wanted, held)
+        return hold_free_address(wanted, held)
 
 
-def _hold_free_address(wanted: int, held: ExitStack) -> str:
+def hold_free_address(wanted: int, held: ExitStack, host: str = LOOPBACK) -> str:
     """Bind a free address; `held` keeps it until all are chosen, so that none is chosen twice."""
     for port in (wanted, 0):
-        listener = held.enter_context(socket.socket())
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = held.enter_context(socket.socket(family))
         # A port with connections that just closed is free too.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):
-            listener.bind((LOOPBACK, port))
+            listener.bind((host, port))
             listener.listen()
-            return f"{LOOPBACK}:{listener.getsockname()[1]}"
-    raise ConnectionFailed(f"no port is free on {LOOPBACK}")
+            return join_address(host, listener.getsockname()[1])
+    raise ConnectionFailed(f"no port is free on {host}")
 
 
-@dataclass(slots=True)
-class LocalBroker:
-    """One broker process."""
+class BrokerProcess:
+    """A `quiver serve` that this process started, and that ends with it."""
 
-    place: BrokerPlace
-    data_dir: Path
-    process: subprocess.Popen[bytes] = field(init=False)
+    def __init__(self, node_id: int, data_dir: Path) -> None:
+        self.node_id = node_id
+        self.data_dir = data_dir
+        self.process: subprocess.Popen[bytes] | None = None
+        self._ready_file = data_dir.with_name(data_dir.name + ".ready")
 
-    def start(self, peers: Iterable[BrokerPlace], flags: Sequence[str] = ()) -> None:
-        """Start it; `ready` says when it serves."""
-        others = ",".join(
-            f"{place.node_id}={place.peer_listen}"
-            for place in peers
-            if place.node_id != self.place.node_id
-        )
+    def launch(self, flags: Sequence[str], stdout: int | IO[bytes], stderr: Any = None) -> None:
+        """Start it; `ready` says when it serves. By default its errors go where ours go."""
         self._ready_file.unlink(missing_ok=True)
         command = [
-            sys.executable, "-m", "quivermq", "serve",
-            "--node-id", str(self.place.node_id),
-            "--data-dir", str(self.data_dir),
-            "--listen", self.place.listen,
-            "--peer-listen", self.place.peer_listen,
-            "--http", self.place.http,
-            "--grpc", self.place.grpc,
-            "--peers", others, "--join", "", "--advertise", "", "--advertise-peer", "",
-            "--tls-cert", "", "--tls-key", "", "--tls-ca", "", "--no-peer-tls",
-            "--ready-file", str(self._ready_file),
-            "--stop-on-eof",
-            *flags,
+            sys.executable, "-m", "quivermq", "serve", *flags,
+            "--ready-file", str(self._ready_file), "--stop-on-eof",
         ]  # fmt: skip
-        with self.log_file.open("ab") as log:
-            self.process = subprocess.Popen(  # noqa: S603  (our own command)
-                command,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                # Ctrl-C reaches only our own process, which then stops the brokers in order.
-                start_new_session=True,
-            )
+        self.process = subprocess.Popen(  # noqa: S603  (our own command)
+            command,
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
+            # Ctrl-C reaches only our own process, which then stops the brokers in order.
+            start_new_session=True,
+        )
 
     @property
-    def log_file(self) -> Path:
-        return self.data_dir.with_name(self.data_dir.name + ".log")
+    def pid(self) -> int:
+        return self.process.pid if self.process is not None else 0
 
     @property
-    def _ready_file(self) -> Path:
-        return self.data_dir.with_name(self.data_dir.name + ".ready")
+    def exit_code(self) -> int | None:
+        """How the process ended; None: it has not, or was never started."""
+        return self.process.poll() if self.process is not None else None
 
     def ready(self) -> dict[str, Any] | None:
         """Its real addresses once it serves, else None. Raises if the process ended."""
-        if self.process.poll() is not None:
+        if self.exit_code is not None:
             raise ConnectionFailed(self.exit_message())
         if not self._ready_file.exists():
             return None
@@ -145,20 +158,20 @@ class LocalBroker:
         return found
 
     def exit_message(self) -> str:
-        """One line about a process that ended: how, and the last line of its log."""
-        code = self.process.returncode
+        """One line about a process that ended."""
+        code = self.exit_code or 0
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        lines = self.log_file.read_text(errors="replace").strip().splitlines()
-        last = f": {lines[-1]}" if lines else ""
-        return f"broker {self.place.node_id} ended {how}, see {self.log_file}{last}"
+        return f"broker {self.node_id} ended {how}"
 
-    def terminate(self) -> None:
-        """Ask it to stop."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+    def send(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
 
     def end(self, deadline: float) -> bool:
         """Wait for its end until `deadline`, then kill it. False if it had to be killed."""
+        if self.process is None:
+            return True
         try:
             self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -170,6 +183,45 @@ class LocalBroker:
                 self.process.stdin.close()
             self._ready_file.unlink(missing_ok=True)
         return True
+
+
+class LocalBroker(BrokerProcess):
+    """One broker of a local cluster, with a log file of its own."""
+
+    def __init__(self, place: BrokerPlace, data_dir: Path) -> None:
+        super().__init__(place.node_id, data_dir)
+        self.place = place
+
+    def start(self, peers: Iterable[BrokerPlace], flags: Sequence[str] = ()) -> None:
+        """Start it; `ready` says when it serves."""
+        others = ",".join(
+            f"{place.node_id}={place.peer_listen}"
+            for place in peers
+            if place.node_id != self.node_id
+        )
+        own = [
+            "--node-id", str(self.node_id),
+            "--data-dir", str(self.data_dir),
+            "--listen", self.place.listen,
+            "--peer-listen", self.place.peer_listen,
+            "--http", self.place.http,
+            "--grpc", self.place.grpc,
+            "--peers", others, "--join", "", "--advertise", "", "--advertise-peer", "",
+            "--tls-cert", "", "--tls-key", "", "--tls-ca", "", "--no-peer-tls",
+            "--workers", "1",
+        ]  # fmt: skip
+        with self.log_file.open("ab") as log:
+            self.launch([*own, *flags], log, log)
+
+    @property
+    def log_file(self) -> Path:
+        return self.data_dir.with_name(self.data_dir.name + ".log")
+
+    def exit_message(self) -> str:
+        """The same, with the last line of its log."""
+        lines = self.log_file.read_text(errors="replace").strip().splitlines()
+        last = f": {lines[-1]}" if lines else ""
+        return f"{super().exit_message()}, see {self.log_file}{last}"
 
 
 class LocalBrokers:
@@ -217,14 +269,12 @@ class LocalBrokers:
 
     def stop(self) -> None:
         """Stop all; `killed` lists those that did not stop in time."""
-        started = [broker for broker in self.brokers if hasattr(broker, "process")]
-        for broker in started:
-            broker.terminate()
+        for broker in self.brokers:
+            broker.send(signal.SIGTERM)
         deadline = time.monotonic() + _STOP_SECONDS_MAX
-        self.killed = [broker.place.node_id for broker in started if not broker.end(deadline)]
+        self.killed = [broker.node_id for broker in self.brokers if not broker.end(deadline)]
 
     def kill(self) -> None:
         """Kill all."""
         for broker in self.brokers:
-            with suppress(ProcessLookupError, AttributeError):
-                os.kill(broker.process.pid, signal.SIGKILL)
+            broker.send(signal.SIGKILL)

@@ -20,10 +20,12 @@ _DEPTH_MAX: Final = 5
 """Of values in values; deeper ones are written as text."""
 
 
-def configure(level: str, style: str, node_id: int) -> None:
-    """Send the log of `quivermq` and its libraries to standard error."""
+def configure(level: str, style: str, node_id: int, worker: int = 0) -> None:
+    """Send the log of `quivermq` and its libraries to standard error. With a number, each line
+    names the worker: those of a machine share it."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines(node_id) if style == "json" else _TextLines(node_id))
+    lines = _JsonLines if style == "json" else _TextLines
+    handler.setFormatter(lines(node_id, worker))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
@@ -32,13 +34,13 @@ def configure(level: str, style: str, node_id: int) -> None:
 
 
 class _Lines(logging.Formatter):
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node_id: int, worker: int = 0) -> None:
         super().__init__()
-        self._node_id = node_id
+        self._common = {"node": node_id} | ({"worker": worker} if worker else {})
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
         """The fields of the event: the request it belongs to, the `extra` of the logging call."""
-        found: dict[str, Any] = {"node": self._node_id}
+        found: dict[str, Any] = {**self._common}
         work = current_work()
         if work is not None:
             found["request"] = str(work.request_id)

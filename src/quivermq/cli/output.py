@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from rich.box import SIMPLE_HEAD
@@ -55,6 +56,13 @@ def print_table(made: Table) -> None:
 def print_line(text: str, style: str = "") -> None:
     """Print one line of results as it is: markup in it has no effect."""
     stdout_console().print(Text(text, style=style), soft_wrap=True)
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Write the file at once, so that no reader sees half of it."""
+    half = file.with_name(file.name + ".tmp")
+    half.write_text(text)
+    half.replace(file)
 
 
 def print_json(value: Any) -> None:

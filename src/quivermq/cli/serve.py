@@ -1,4 +1,4 @@
-"""`quiver serve`: runs one broker, or one gateway, in the foreground."""
+"""`quiver serve`: runs one broker, one gateway, or the workers of a machine, in the foreground."""
 
 import asyncio
 import json
@@ -13,7 +13,16 @@ import typer
 
 from quivermq.cli import configuration, log_lines
 from quivermq.cli.options import DEFAULT_SERVERS, AsJson, with_options
-from quivermq.cli.output import print_error, print_json, print_line, print_table, remark, table
+from quivermq.cli.output import (
+    print_error,
+    print_json,
+    print_line,
+    print_table,
+    remark,
+    table,
+    write_atomically,
+)
+from quivermq.cli.workers import ForegroundOptions, check_no_workers, run_workers
 from quivermq.settings import BrokerSettings
 
 if TYPE_CHECKING:
@@ -49,6 +58,7 @@ def serve(
     stop_on_eof: Annotated[
         bool, typer.Option("--stop-on-eof", help="Stop also when standard input ends.")
     ] = False,
+    worker: Annotated[int, typer.Option(hidden=True, help="Its number among workers.")] = 0,
     **flags: Any,
 ) -> None:
     """Run one broker, until Ctrl-C.
@@ -58,6 +68,9 @@ def serve(
 
     With --gateway --join HOST:PORT,... it holds no data, and serves the
     clients of the cluster of those brokers.
+
+    With --workers N it runs N brokers, for a machine with many cores: with
+    numbers and ports in a row, each in a folder of the data directory.
 
     Each setting is a flag (--node-id), a variable (QUIVER_NODE_ID) and a key
     of the TOML file (node_id). The flag wins over the variable, the variable
@@ -70,9 +83,15 @@ def serve(
     for warning in configuration.unknown_variables():
         print_error(warning, label="warning")
     settings = found.settings
-    node_id = 0 if settings.gateway else settings.node_id
-    log_lines.configure(settings.log_level, settings.log_format, node_id)
-    broker = _ForegroundBroker(settings, ready_file, stop_on_eof=stop_on_eof, as_json=as_json)
+    node_id = 0 if settings.gateway or settings.workers > 1 else settings.node_id
+    log_lines.configure(settings.log_level, settings.log_format, node_id, worker)
+    options = ForegroundOptions(ready_file, stop_on_eof, as_json)
+    if settings.workers > 1:
+        run_workers(settings, flags, config, options)
+        return
+    if not settings.gateway:
+        check_no_workers(settings.data_dir)
+    broker = _ForegroundBroker(settings, options, is_worker=bool(worker))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(broker.run())
 
@@ -101,12 +120,11 @@ class _ForegroundBroker:
     """Runs a broker until a signal, or the end of standard input, stops it."""
 
     def __init__(
-        self, settings: BrokerSettings, ready_file: Path | None, *, stop_on_eof: bool, as_json: bool
+        self, settings: BrokerSettings, options: ForegroundOptions, *, is_worker: bool
     ) -> None:
         self._settings = settings
-        self._ready_file = ready_file
-        self._stop_on_eof = stop_on_eof
-        self._as_json = as_json
+        self._ready_file, self._stop_on_eof, self._as_json = options
+        self._is_worker = is_worker
         self._stopping = asyncio.Event()
         self._unfit: QuiverError | None = None
 
@@ -188,7 +206,9 @@ class _ForegroundBroker:
         }
         ready = {"node_id": server.host.node_id, **addresses, "pid": os.getpid()}
         if self._ready_file is not None:
-            _write_atomically(self._ready_file, json.dumps(ready))
+            write_atomically(self._ready_file, json.dumps(ready))
+        if self._is_worker:
+            return
         if self._as_json:
             print_json(ready)
             return
@@ -213,6 +233,8 @@ class _ForegroundBroker:
 
     def _remark(self, text: str) -> None:
         """A hint for people; for machines standard error is JSON, line by line."""
+        if self._is_worker:
+            return
         if self._settings.log_format == "json":
             logger.info("%s", text)
         else:
@@ -222,13 +244,6 @@ class _ForegroundBroker:
         from quivermq.transports import Server  # noqa: PLC0415
 
         return not isinstance(server, Server) or bool(server.broker.metadata.view.users)
-
-
-def _write_atomically(file: Path, text: str) -> None:
-    """Write the file at once, so that no reader sees half of it."""
-    half = file.with_name(file.name + ".tmp")
-    half.write_text(text)
-    half.replace(file)
 
 
 def _loop_factory() -> Any:

@@ -1,9 +1,7 @@
 """`quiver up`: runs a whole cluster on this machine, for trying it out and for development."""
 
 import shutil
-import signal
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -14,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from quivermq.cli.local_access import LocalAccess, protect
-from quivermq.cli.local_brokers import LocalBrokers, plan
+from quivermq.cli.local_brokers import LocalBrokers, StopSignals, plan
 from quivermq.cli.local_portal import LocalPortal
 from quivermq.cli.options import DEFAULT_SERVERS, AsJson, connect
 from quivermq.cli.output import (
@@ -64,12 +62,12 @@ def up(
     a --data-dir keep their ports.
     """
     with _data_dir(data_dir) as (folder, is_temporary):
-        stop = _StopSignals()
+        stop = StopSignals()
         access = protect(folder) if secure else LocalAccess()
         places = plan(nodes, folder, any_ports=free_ports)
         with ExitStack() as started_here:
             brokers = started_here.enter_context(LocalBrokers(places, folder, access.flags))
-            stop.on_second = brokers.kill
+            stop.on_second = lambda _: brokers.kill()
             shown = LocalPortal(brokers.servers, access, folder, any_port=free_ports)
             if portal:
                 started_here.enter_context(shown)
@@ -87,28 +85,6 @@ def up(
             print_error(f"did not stop in time, killed: {numbers(brokers.killed)}", "warning")
 
 
-class _StopSignals:
-    """The first Ctrl-C asks for an orderly stop, the second stops at once."""
-
-    def __init__(self) -> None:
-        self._asked = threading.Event()
-        self.on_second: Any = lambda: None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._receive)
-
-    @property
-    def asked(self) -> bool:
-        return self._asked.is_set()
-
-    def wait(self, seconds: float) -> bool:
-        return self._asked.wait(seconds)
-
-    def _receive(self, *_: object) -> None:
-        if self.asked:
-            self.on_second()
-        self._asked.set()
-
-
 @contextmanager
 def _data_dir(named: Path | None) -> Iterator[tuple[Path, bool]]:
     if named is not None:
@@ -123,7 +99,7 @@ def _data_dir(named: Path | None) -> Iterator[tuple[Path, bool]]:
 
 
 def _wait_until_ready(
-    brokers: LocalBrokers, access: LocalAccess, stop: _StopSignals, *, quiet: bool
+    brokers: LocalBrokers, access: LocalAccess, stop: StopSignals, *, quiet: bool
 ) -> None:
     """Wait until all brokers serve and agree on a leader."""
     total = len(brokers.brokers)
@@ -168,7 +144,7 @@ def _announce(
 ) -> None:
     if as_json:
         nodes = [
-            {**asdict(broker.place), "pid": broker.process.pid, "log": str(broker.log_file)}
+            {**asdict(broker.place), "pid": broker.pid, "log": str(broker.log_file)}
             for broker in brokers.brokers
         ]
         told: dict[str, Any] = {
@@ -191,7 +167,7 @@ def _announce(
             place.listen,
             f"{scheme}://{place.http}",
             place.grpc,
-            str(broker.process.pid),
+            str(broker.pid),
         )
     total = len(brokers.brokers)
     print_line(f"{count(total, 'broker')} ready after {seconds:.1f} s; Ctrl-C stops them", "bold")
@@ -214,11 +190,11 @@ def _announce(
         print_line(f"  {command}", "cyan")
 
 
-def _watch(brokers: LocalBrokers, portal: LocalPortal, stop: _StopSignals) -> None:
+def _watch(brokers: LocalBrokers, portal: LocalPortal, stop: StopSignals) -> None:
     """Wait until stopped; report brokers that end by themselves. Raises when none is left."""
     alive = list(brokers.brokers)
     while not stop.wait(_WATCH_SECONDS):
-        for broker in [broker for broker in alive if broker.process.poll() is not None]:
+        for broker in [broker for broker in alive if broker.exit_code is not None]:
             alive.remove(broker)
             print_error(broker.exit_message(), label="warning")
         if message := portal.exit_message():

@@ -432,6 +432,8 @@ class AsyncClient(AsyncAdminClient):
         ends where the partitions end when it begins; with `follow` it waits for more messages of
         any of the partitions, for ever. Offsets need a partition, unless the topic has only one.
         `follower_ok` lets any replica answer: it may lag behind, but shows only what is committed.
+        Without it, leaders say what there is; a client with a `zone` reads that from replicas there
+        if it can, unless it follows.
         `deserializer`, "json" or a function of the value, makes `message.data`.
         Raises `OffsetOutOfRange` for messages that retention has deleted.
         """

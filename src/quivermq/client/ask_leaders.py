@@ -8,6 +8,9 @@ from quivermq.client.transport import Reply
 from quivermq.errors import NotLeader, QuiverError, TopicNotFound
 from quivermq.wire import proto
 
+FailedAsk = tuple[LeaderPartitions, QuiverError]
+"""The partitions that a broker was asked about, and how it failed."""
+
 
 async def ask_leaders(
     router: Router,
@@ -16,20 +19,24 @@ async def ask_leaders(
     request_to: Callable[[LeaderPartitions], proto.Request],
     attempts: Attempts,
     topic_id: bytes | None = None,
+    failed: FailedAsk | None = None,
 ) -> list[tuple[LeaderPartitions, Reply]]:
     """The answers of the leaders of these partitions, or of all, each with its partitions.
 
-    With an id, only of the topic that has it: `TopicNotFound` if it was created again.
+    With an id, only of the topic that has it: `TopicNotFound` if it was created again. `failed` is
+    a first attempt that was made elsewhere.
     """
     answers: list[tuple[LeaderPartitions, Reply]] = []
     left = partitions
+    if failed is not None:
+        await _recover(router, topic, topic_id, failed, attempts)
     if topic_id is not None:
         # It may have fewer partitions than the one that is asked for.
         await check_same(router, topic, topic_id, attempts)
     while left is None or left:
         leaders = await router.by_leader(topic, attempts, left)
         asks = [(led.target.address, request_to(led)) for led in leaders]
-        failure: tuple[LeaderPartitions, QuiverError] | None = None
+        failure: FailedAsk | None = None
         left = []
         for led, outcome in zip(leaders, await router.ask_all(asks, attempts), strict=True):
             if isinstance(outcome, QuiverError):
@@ -38,11 +45,17 @@ async def ask_leaders(
             else:
                 answers.append((led, outcome))
         if failure is not None:
-            if topic_id is not None and isinstance(failure[1], TopicNotFound):
-                router.map.forget(topic)
-                await check_same(router, topic, topic_id, attempts)
-            await recover_partitions(router, topic, *failure, attempts)
+            await _recover(router, topic, topic_id, failure, attempts)
     return answers
+
+
+async def _recover(
+    router: Router, topic: str, topic_id: bytes | None, failed: FailedAsk, attempts: Attempts
+) -> None:
+    if topic_id is not None and isinstance(failed[1], TopicNotFound):
+        router.map.forget(topic)
+        await check_same(router, topic, topic_id, attempts)
+    await recover_partitions(router, topic, *failed, attempts)
 
 
 async def recover_partitions(
@@ -57,7 +70,10 @@ async def recover_partitions(
 
 async def check_same(router: Router, topic: str, topic_id: bytes, attempts: Attempts) -> None:
     """Raise `TopicNotFound` unless the topic has this id; what is known may be out of date."""
-    if (await router.route(topic, attempts)).id == topic_id:
+    route = router.fresh_route(topic)
+    if route is None:
+        route = await router.route(topic, attempts)
+    if route.id == topic_id:
         return
     if (await router.refresh(topic, attempts)).id != topic_id:
         raise TopicNotFound(

@@ -11,12 +11,12 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from selectors import EVENT_READ, DefaultSelector
 from struct import pack
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn, TypeVar, cast
 from weakref import WeakSet
 
 from quivermq.addresses import split_address
@@ -32,7 +32,9 @@ from quivermq.errors import (
     Timeout,
 )
 from quivermq.tls import explain
-from quivermq.wire import packet, parse_response, proto
+from quivermq.wire import id_field, packet, parse_response, plain_fields, plain_packet, proto
+
+T = TypeVar("T")
 
 IDLE_MAX: Final = 16
 """Connections to one broker that are kept for later."""
@@ -70,6 +72,42 @@ class BlockingConnection:
         response = self._await_answer(HELLO_ID, deadline).response
         self.welcome = welcome_of(response, self.address, self._receiver)
         self._owed.discard(HELLO_ID)
+
+    def ask(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> Reply:
+        """Send a request, and return its answer: `post` and `take` in one step."""
+        self._last_id = request_id = self._last_id + 1
+        request.id = request_id
+        self._owed.add(request_id)
+        self._send(packet(request.SerializeToString(), frames), deadline)
+        reply = self._await_answer(request_id, deadline)
+        self._owed.discard(request_id)
+        return reply
+
+    def ask_plain(
+        self, fields: bytes, frame: bytes, deadline: float, read: Callable[[bytes], T | None]
+    ) -> T | Reply:
+        """Send a request with these fields, but for its id, and at most one small batch. Returns
+        what `read` makes of the fields of the answer; the answer itself, if that is None."""
+        self._last_id = request_id = self._last_id + 1
+        field = id_field(request_id)
+        sent = plain_packet(field, fields, frame)
+        sock, receiver = self._socket, self._receiver
+        self._owed.add(request_id)
+        try:
+            self._limit(deadline)
+            sock.sendall(sent)
+            self._limit(deadline)
+            count = sock.recv_into(receiver.get_buffer())
+            arrived = receiver.peek(count)
+            answered = None if arrived is None else plain_fields(arrived, field)
+            found = None if answered is None else read(answered)
+            if found is None:
+                self._keep(count)
+        except BaseException as error:
+            self._fail(error)
+        answer = self._await_answer(request_id, deadline) if found is None else found
+        self._owed.discard(request_id)
+        return answer
 
     async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request; `take` fetches the answer."""
@@ -249,10 +287,14 @@ class BlockingLimiter:
 
     async def enter(self, deadline: float) -> bool:
         """Wait for a place; False if none was free in time."""
+        return self.try_enter() or self._wait(max(0.0, deadline - time.monotonic()))
+
+    def try_enter(self) -> bool:
+        """Take a place, if one is free."""
         try:
             self._free.get_nowait()
         except Empty:
-            return self._wait(max(0.0, deadline - time.monotonic()))
+            return False
         return True
 
     def _wait(self, seconds: float) -> bool:
@@ -283,6 +325,10 @@ class BlockingTransport:
 
     async def connection(self, address: str, deadline: float) -> BlockingConnection:
         """An idle connection, the last used first; or one more."""
+        return self.take_idle(address) or self._open(address, deadline)
+
+    def take_idle(self, address: str) -> BlockingConnection | None:
+        """The idle connection that was used last; None: there is none."""
         idle = self._idle.get(address)
         while idle:
             try:
@@ -292,13 +338,15 @@ class BlockingTransport:
             if connection.is_alive(time.monotonic()):
                 return connection
             connection.close()
-        return self._open(address, deadline)
+        return None
 
     def release(self, connection: Connection) -> None:
         """Keep it for later, if it is as good as new."""
         if not isinstance(connection, BlockingConnection):
             raise BrokenInvariant("a connection was released at a transport that did not open it")
-        idle = self._idle.setdefault(connection.address, [])
+        idle = self._idle.get(connection.address)
+        if idle is None:
+            idle = self._idle.setdefault(connection.address, [])
         if self._is_closed or not connection.is_quiet or len(idle) >= IDLE_MAX:
             connection.close()
             return

@@ -55,6 +55,7 @@ def connect(
     tls: ClientTls = None,
     timeout: float | None = None,
     tracing: Tracing = None,
+    zone: str | None = None,
 ) -> "Client":
     """Connect to a cluster by any of its brokers.
 
@@ -67,10 +68,13 @@ def connect(
     too. Operations are tried again for up to `timeout` seconds (10), unless a failure is permanent.
     `token` is for brokers with users. `tls` is for brokers with TLS: a file with the certificate of
     their CA, True for the CAs of the system, or an `ssl.SSLContext`. `tracing=True` (default:
-    `QUIVER_TRACING`), or a tracer provider, makes spans of OpenTelemetry. Raises `ConnectionFailed`
-    if no server can be reached.
+    `QUIVER_TRACING`), or a tracer provider, makes spans of OpenTelemetry. `zone` (default:
+    `QUIVER_ZONE`) is where this program runs: `read` and `read_range` ask brokers of it first.
+    Raises `ConnectionFailed` if no server can be reached.
     """
-    options = ConnectOptions.of(servers, token=token, tls=tls, timeout=timeout, tracing=tracing)
+    options = ConnectOptions.of(
+        servers, token=token, tls=tls, timeout=timeout, tracing=tracing, zone=zone
+    )
     load_arrow()
     return open_client(options)
 
@@ -475,6 +479,8 @@ class Client(AdminClient):
         ends where the partitions end when it begins; with `follow` it waits for more messages of
         any of the partitions, for ever. Offsets need a partition, unless the topic has only one.
         `follower_ok` lets any replica answer: it may lag behind, but shows only what is committed.
+        Without it, leaders say what there is; a client with a `zone` reads that from replicas there
+        if it can, unless it follows.
         `deserializer`, "json" or a function of the value, makes `message.data`.
         Raises `OffsetOutOfRange` for messages that retention has deleted.
         """

@@ -47,6 +47,8 @@ class ClusterMap:
         self._servers = _random.sample(servers, len(servers))
         """In the order to ask; those given, and brokers that were put behind others."""
         self._addresses: dict[int, str] = {}
+        self._zones: dict[int, str] = {}
+        """Of the brokers that have one."""
         self._is_behind_gateway = False
         """Brokers are not to be asked, says a gateway that was."""
         self._avoided: dict[str, float] = {}
@@ -61,6 +63,21 @@ class ClusterMap:
         if self._is_behind_gateway:
             return self._servers[0] if node else ""
         return self._addresses.get(node, "")
+
+    def zone(self, node: int) -> str:
+        """The zone of a node; "": it has none, or is not known."""
+        return self._zones.get(node, "")
+
+    def leader_address(self, route: Route, partition: int, now: float) -> str:
+        """Where the leader of a partition can be reached; "": not known, or avoided, or there is
+        another route of the topic by now."""
+        if self._routes.get(route.topic) is not route:
+            return ""
+        leader = route.leaders[partition]
+        address = (
+            self.address(leader) if self._is_behind_gateway else self._addresses.get(leader, "")
+        )
+        return "" if self._avoided and self._avoided.get(address, 0.0) > now else address
 
     def servers(self, now: float) -> list[str]:
         """All known servers, in the order to ask: the one that answered last comes first."""
@@ -97,6 +114,7 @@ class ClusterMap:
         if found.brokers:
             self._is_behind_gateway = not addresses
             self._addresses = addresses
+            self._zones = {broker.id: broker.zone for broker in found.brokers if broker.zone}
         for topic in found.topics:
             self._routes[topic.name] = _route(topic, now)
         there = {topic.name for topic in found.topics}

@@ -16,6 +16,7 @@ from quivermq.client.checks import check_number
 from quivermq.client.producer.sequencer import ProducerIdentity
 from quivermq.client_file import ClientFile, read_client_file
 from quivermq.errors import InvalidRequest, QuiverError, UnsupportedFormat
+from quivermq.names import check_zone_name
 from quivermq.tls import TLS_CA_VARIABLE, ClientTls, client_context
 from quivermq.tracing import Tracing, client_tracer
 from quivermq.wire import (
@@ -40,6 +41,9 @@ SERVERS_VARIABLE: Final = "QUIVER_SERVERS"
 TOKEN_VARIABLE: Final = "QUIVER_TOKEN"  # noqa: S105 - a name
 """Of the environment: the token of clients that are given none."""
 
+ZONE_VARIABLE: Final = "QUIVER_ZONE"
+"""Of the environment: the zone of this machine; brokers read the same one."""
+
 D_co = TypeVar("D_co", covariant=True)
 
 
@@ -60,6 +64,8 @@ class ConnectOptions:
     tls: ssl.SSLContext | None
     timeout: float
     tracer: "ClientTracer | None" = None
+    zone: str = ""
+    """Replicas of this zone are read from first; "": it is not known."""
 
     @classmethod
     def of(
@@ -70,9 +76,10 @@ class ConnectOptions:
         tls: ClientTls,
         timeout: float | None,
         tracing: Tracing = None,
+        zone: str | None = None,
     ) -> Self:
         """The same, checked; what is None is as the environment says, then the user's file."""
-        is_told_all = None not in (servers, token, tls, timeout)
+        is_told_all = None not in (servers, token, tls, timeout, zone)
         file = ClientFile() if is_told_all else read_client_file()
         if timeout is None:
             timeout = file.timeout or DEFAULT_TIMEOUT_SECONDS
@@ -85,8 +92,11 @@ class ConnectOptions:
             servers = os.environ.get(SERVERS_VARIABLE) or file.servers or DEFAULT_SERVERS
         if tls is None:
             tls = os.environ.get(TLS_CA_VARIABLE) or file.tls_ca
+        if zone is None:
+            zone = os.environ.get(ZONE_VARIABLE) or file.zone or ""
+        check_zone_name(zone)
         tracer = client_tracer(tracing)
-        return cls(parse_servers(servers), token, client_context(tls), timeout, tracer)
+        return cls(parse_servers(servers), token, client_context(tls), timeout, tracer, zone)
 
     def transport(self, make: TransportFactory[D_co]) -> D_co:
         """A transport that connects with them."""

@@ -13,7 +13,14 @@ from quivermq.client.producer.partition_stream import LeaderConnections
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router, Target
 from quivermq.client.transport import Connection
-from quivermq.errors import ConnectionFailed, InvalidRequest, OffsetOutOfRange, QuiverError, Timeout
+from quivermq.errors import (
+    ConnectionFailed,
+    InvalidRequest,
+    OffsetOutOfRange,
+    Overloaded,
+    QuiverError,
+    Timeout,
+)
 from quivermq.wire import error_from_proto, frames_of, proto
 
 FETCH_BYTES: Final = 4 << 20
@@ -158,7 +165,9 @@ class Cursor:
 
     async def _begin(self) -> None:
         if self._is_known and isinstance(self._start, int) and isinstance(self._stop, int):
-            self._offset, self._end, self._has_begun = self._start, self._stop, True
+            self._offset, self._end = self._start, self._stop
+            await self._turn_to_nearer()
+            self._has_begun = True
             return
         stop = None if self._stop is None else await self.offset_of(self._stop)
         latest = None if self.is_followed else await self.offset_of("latest")
@@ -173,10 +182,22 @@ class Cursor:
             self.close()
             raise
         self._offset = start
+        await self._turn_to_nearer()
         self._has_begun = True
 
+    async def _turn_to_nearer(self) -> None:
+        """The leader has said what there is, all of it committed, so a follower that has it shows
+        the same: one in the zone of this client is nearer. One that lacks some of it is left."""
+        if self.is_followed or self._end is None or self._follower is not None:
+            return
+        if await self._router.is_nearer(self.topic, self.partition, self._attempts()):
+            self._is_known = True
+            self._follower = randbelow(1 << 16)
+            fetch = self._request.fetch
+            fetch.follower_ok, fetch.wait_ms = True, int(LAG_SECONDS * 1000)
+
     def _turns_to_leader(self) -> bool:
-        """A follower lacks what is known to exist: from here on the leader is asked."""
+        """A follower lacks what is known to exist, or fails: from here on the leader is asked."""
         if not self._is_known or self._follower is None:
             return False
         self._follower = None
@@ -231,7 +252,7 @@ class Cursor:
             except QuiverError as error:
                 if target is None:
                     raise  # no broker could be asked, for as long as there was time
-                if isinstance(error, ConnectionFailed | Timeout) and self._turns_to_leader():
+                if not isinstance(error, Overloaded) and self._turns_to_leader():
                     continue
                 attempts = attempts or self._attempts()
                 await self._router.recover(self.topic, self.partition, target, error, attempts)

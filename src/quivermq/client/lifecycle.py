@@ -41,7 +41,9 @@ from quivermq.events import Event
 
 
 def _core_of(options: ConnectOptions, make: TransportFactory[Transport]) -> Core:
-    return Core(options.transport(make), options.servers, options.timeout, options.tracer)
+    core = Core(options.transport(make), options.servers, options.timeout, options.tracer)
+    core.router.zone = options.zone
+    return core
 
 
 class ClientLifecycle:

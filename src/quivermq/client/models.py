@@ -194,6 +194,10 @@ class NodeInfo:
     level_min: int = 0
     """The feature levels that its release knows, both ends included."""
     level_max: int = 0
+    zone: str = ""
+    """Where it runs, as its operator named it; "": nowhere in particular."""
+    machine: str = ""
+    """The host that other brokers reach it at: brokers with the same one share a machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -139,3 +139,8 @@ class Attempts:
         return "; ".join(
             text if text.startswith(server) else f"{server}: {text}" for server, text in texts
         )
+
+
+def attempt_seconds(timeout: float) -> float:
+    """How long the first attempt at an operation may take."""
+    return min(timeout, max(ATTEMPT_SECONDS_MIN, ATTEMPT_SHARE * timeout))

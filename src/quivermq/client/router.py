@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, Frame, Limits
+from quivermq.client.blocking_transport import BlockingConnection, BlockingTransport
 from quivermq.client.cluster_map import ClusterMap, Route
 from quivermq.client.retry import Attempts
 from quivermq.client.transport import Connection, Reply, Transport
@@ -74,6 +75,16 @@ class Router:
         self.map = ClusterMap(servers)
         self.limits: Limits = DEFAULT_LIMITS
         """The limits of the brokers, as the last one said."""
+        self.zone = ""
+        """Followers of this zone are asked first; "": any."""
+        self._welcome: proto.Welcome | None = None
+        """That of the broker that said so."""
+        self._blocking = transport if isinstance(transport, BlockingTransport) else None
+
+    @property
+    def is_blocking(self) -> bool:
+        """There is no event loop: a call has a connection for itself."""
+        return self._blocking is not None
 
     def attempts(self, what: str) -> Attempts:
         """An operation begins."""
@@ -133,11 +144,14 @@ class Router:
         if self.tracer is not None:
             self.tracer.inject(request)
         try:
-            connection = await self.connection(address, deadline)
+            connection = self.idle_connection(address) or await self.connection(address, deadline)
             try:
                 request.timeout_ms = max(1, int((deadline - transport.now()) * 1000))
-                request_id = await connection.post(request, frames, deadline)
-                reply = await connection.take(request_id, deadline)
+                if isinstance(connection, BlockingConnection):
+                    reply = connection.ask(request, frames, deadline)
+                else:
+                    request_id = await connection.post(request, frames, deadline)
+                    reply = await connection.take(request_id, deadline)
             finally:
                 transport.release(connection)
         except (ConnectionFailed, Timeout):
@@ -223,7 +237,21 @@ class Router:
     async def connection(self, address: str, deadline: float) -> Connection:
         """A connection to a broker, to be released; its limits hold from then on."""
         connection = await self.transport.connection(address, deadline)
-        welcome = connection.welcome
+        if connection.welcome is not self._welcome:
+            self._adopt_limits(connection.welcome)
+        return connection
+
+    def idle_connection(self, address: str) -> BlockingConnection | None:
+        """The same, if a blocking transport has an idle one; None: there is none."""
+        if self._blocking is None:
+            return None
+        connection = self._blocking.take_idle(address)
+        if connection is not None and connection.welcome is not self._welcome:
+            self._adopt_limits(connection.welcome)
+        return connection
+
+    def _adopt_limits(self, welcome: proto.Welcome) -> None:
+        self._welcome = welcome
         if welcome.batch_bytes_max and (
             welcome.batch_bytes_max != self.limits.batch_bytes_max
             or welcome.message_bytes_max != self.limits.message_bytes_max
@@ -232,7 +260,6 @@ class Router:
                 message_bytes_max=welcome.message_bytes_max,
                 batch_bytes_max=welcome.batch_bytes_max,
             )
-        return connection
 
     async def route(
         self,
@@ -254,6 +281,16 @@ class Router:
         if partition is not None:
             route.check(partition)
         return route
+
+    def fresh_route(self, topic: str, partition: int | None = None) -> Route | None:
+        """Where a topic is, if nothing has to be asked for that: what `route` would return."""
+        route = self.map.route(topic)
+        if route is None or self.transport.now() - route.heard_at > ROUTE_SECONDS_MAX:
+            return None
+        is_there = partition is None or (
+            type(partition) is int and 0 <= partition < len(route.leaders)
+        )
+        return route if is_there else None
 
     async def consumed_route(self, topic: str, attempts: Attempts) -> Route:
         """Where a topic is that is consumed. If there is none, it is created where brokers create
@@ -302,19 +339,16 @@ class Router:
 
     def known_target(self, route: Route, partition: int) -> Target | None:
         """The leader, if the map is as it was and the leader can be reached."""
-        known = self.map
-        if known.route(route.topic) is route:
-            address = known.address(route.leaders[partition])
-            if address and not known.is_avoided(address, self.transport.now()):
-                return Target(address, True, route.id)
-        return None
+        address = self.map.leader_address(route, partition, self.transport.now())
+        return Target(address, True, route.id) if address else None
 
     async def target(
         self, topic: str, partition: int, attempts: Attempts, *, follower: int | None = None
     ) -> Target:
         """The broker to ask about a partition: one that can be reached, best its leader.
 
-        With a number, best one of its followers: the same one for the same number.
+        With a number, best one of its followers: the same one for the same number, of those in
+        the zone of this client, if there are any.
         """
         route = await self.route(topic, attempts, partition=partition)
         now = self.transport.now()
@@ -323,32 +357,47 @@ class Router:
             others = [node for node in route.replicas[partition] if node not in nodes]
             first = follower % len(others) if others else 0
             nodes = others[first:] + others[:first] + nodes
+            if self.zone:
+                nodes.sort(key=lambda node: self.map.zone(node) != self.zone)
         for node in nodes:
             address = self.map.address(node)
             if address and not self.map.is_avoided(address, now):
                 return Target(address, True, route.id)
         return Target(self.map.servers(now)[0], False, route.id)
 
+    async def is_nearer(self, topic: str, partition: int, attempts: Attempts) -> bool:
+        """Whether a follower is in the zone of this client, and the leader is not."""
+        if not self.zone:
+            return False
+        route = await self.route(topic, attempts, partition=partition)
+        leader, replicas = route.leaders[partition], route.replicas[partition]
+        return self.map.zone(leader) != self.zone and any(
+            self.map.zone(node) == self.zone for node in replicas
+        )
+
     async def by_leader(
         self, topic: str, attempts: Attempts, partitions: Sequence[int] | None = None
     ) -> list[LeaderPartitions]:
         """These partitions, or all of the topic, by the broker that leads them."""
         last = max(partitions, default=None) if partitions is not None else None
-        route = await self.route(topic, attempts, partition=last)
+        route = self.fresh_route(topic, last)
+        if route is None:
+            route = await self.route(topic, attempts, partition=last)
         partitions_of: dict[int, list[int]] = {}
         leaders: list[LeaderPartitions] = []
         for partition in range(len(route.leaders)) if partitions is None else partitions:
-            leader = route.leaders[route.check(partition)]
-            if not leader:
-                # Each by itself: the broker that is asked passes it on to its leader by then.
-                target = await self.target(topic, partition, attempts)
-                leaders.append(LeaderPartitions(target, leader, [partition]))
-            elif leader in partitions_of:
+            leader = route.leaders[partition if partitions is None else route.check(partition)]
+            if leader in partitions_of:
                 partitions_of[leader].append(partition)
-            else:
-                partitions_of[leader] = [partition]
+                continue
+            target = self.known_target(route, partition)
+            if target is None:
                 target = await self.target(topic, partition, attempts)
-                leaders.append(LeaderPartitions(target, leader, partitions_of[leader]))
+            found = LeaderPartitions(target, leader, [partition])
+            leaders.append(found)
+            if leader:
+                # One without a leader stays by itself: whoever is asked passes it on.
+                partitions_of[leader] = found.partitions
         return leaders
 
     async def recover(

@@ -14,6 +14,7 @@ PATTERN_SECONDS: Final = 2.0
 """A topic that comes, or goes, is noticed by patterns within about so long."""
 
 _DEAD_LETTERS: Final = ".dlq"
+_SEVERAL: Final = (list, tuple, set, frozenset, dict)
 
 Topics = str | Collection[str]
 """A topic, several, or a pattern, as users pass them."""
@@ -32,7 +33,7 @@ class TopicChoice(NamedTuple):
         """Check what a user passed."""
         if pattern:
             return cls((), _compiled(topics))
-        if not isinstance(topics, list | tuple | set | frozenset | dict):
+        if not isinstance(topics, _SEVERAL):
             return cls((checked_name("topic", topics),))  # type: ignore[arg-type]
         names = tuple(dict.fromkeys(checked_name("topic", name) for name in topics))
         if not 0 < len(names) <= TOPICS_MAX:

@@ -25,6 +25,7 @@ from quivermq.cluster.edits import (
     set_targets,
     start_rebalance,
 )
+from quivermq.cluster.fault_domains import FaultDomains
 from quivermq.cluster.features import (
     FEATURE_LEVEL_MAX,
     FEATURE_LEVEL_MIN,
@@ -124,6 +125,7 @@ __all__ = [
     "ClusterRecord",
     "Edit",
     "Enrolled",
+    "FaultDomains",
     "Grant",
     "Hosted",
     "LeaderMove",

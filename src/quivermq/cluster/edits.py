@@ -181,6 +181,7 @@ def register_broker(
     joining: bool = False,
     cluster_id: str = "",
     levels: Levels = OWN_LEVELS,
+    zone: str = "",
 ) -> Edit | None:
     """Register a broker that starts; None if the catalog knows all this. Raises `Forbidden` if it
     may not join, `UnsupportedFormat` if its release does not know the cluster's feature level."""
@@ -202,6 +203,7 @@ def register_broker(
         life=lives[-1] if lives else "",
         level_min=levels.low,
         level_max=levels.high,
+        zone=zone,
     )
     # A record that cannot be read back must not be written: every broker would refuse the catalog.
     try:

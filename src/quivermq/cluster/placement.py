@@ -11,6 +11,11 @@ high in one respect are among those high in the other, or the other way round; a
 
 What is left open goes to brokers that share few partitions with those already chosen: then the work
 of one that fails or leaves can be spread over all the others.
+
+Where there are zones, or machines with several brokers, replicas are kept apart first, and these
+rules choose among what is left; leaders may then differ by two. A zone whose brokers lack much
+comes before one whose brokers lack little: one partition could not give all that it lacks to one
+zone.
 """
 
 from collections import Counter
@@ -19,6 +24,7 @@ from dataclasses import dataclass, field
 from itertools import permutations
 
 from quivermq.cluster.catalog_view import View
+from quivermq.cluster.fault_domains import FaultDomains
 from quivermq.cluster.records import SERVING, BrokerRecord, Placement, node_of
 from quivermq.errors import InvalidRequest
 
@@ -55,7 +61,9 @@ def place(
     dice: int = 0,
 ) -> list[Placement]:
     """Homes for so many partitions. `dice` decides among equals: another one for every topic."""
-    members = {broker.id: broker.member for broker in brokers if broker.state == SERVING}
+    serving = [broker for broker in brokers if broker.state == SERVING]
+    members = {broker.id: broker.member for broker in serving}
+    domains = FaultDomains(serving)
     nodes = sorted(members)
     check_replication(replication, len(nodes))
     load = BrokerLoad(
@@ -67,7 +75,11 @@ def place(
     for number in range(partitions):
         turn = (dice + number) % len(nodes)
         order = nodes[turn:] + nodes[:turn]
-        chosen = _choose(order, load, replication)
+        if domains.matter:
+            chosen = _choose_apart(order, load, replication, domains)
+        else:
+            chosen = _choose(order, load, replication)
+        chosen = _with_leader_first(chosen, load)
         load.add(chosen)
         group = tuple(members[node] for node in chosen)
         placements.append(Placement(replicas=group, founders=group))
@@ -92,7 +104,7 @@ def _levelled(load: Counter[int], nodes: list[int], added: int) -> Counter[int]:
 
 
 def _choose(order: list[int], load: BrokerLoad, count: int) -> list[int]:
-    """The nodes for one partition, its leader first; the earlier in `order` among equals."""
+    """The nodes for one partition; the earlier in `order` among equals."""
     replicas, leaders, shared = load.replicas, load.leaders, load.shared
     limit = sorted(replicas[node] for node in order)[count - 1]
     chosen = [node for node in order if replicas[node] < limit]
@@ -103,6 +115,32 @@ def _choose(order: list[int], load: BrokerLoad, count: int) -> list[int]:
     while len(chosen) < count:
         costs = [(-leaders[n], sum(shared[n, other] for other in chosen)) for n in equals]
         chosen.append(equals.pop(costs.index(min(costs))))
-    leader = min(chosen, key=lambda node: (leaders[node], -replicas[node]))
-    chosen.remove(leader)
-    return [leader, *chosen]
+    return chosen
+
+
+def _choose_apart(
+    order: list[int], load: BrokerLoad, count: int, domains: FaultDomains
+) -> list[int]:
+    """The same, of brokers that are as far apart as they can be."""
+    replicas, leaders, shared = load.replicas, load.leaders, load.shared
+    lacks = domains.lacks(replicas, order)
+    chosen: list[int] = []
+    free = list(order)
+
+    def cost(node: int) -> tuple[int, ...]:
+        first = (*domains.crowding(chosen, node), replicas[node])
+        lack = lacks[node]
+        if not chosen:
+            return (*first, leaders[node], -lack.zone, -lack.machine)
+        common = sum(shared[node, other] for other in chosen)
+        return (*first, -lack.zone, -lack.machine, -leaders[node], common)
+
+    while len(chosen) < count:
+        chosen.append(min(free, key=cost))
+        free.remove(chosen[-1])
+    return chosen
+
+
+def _with_leader_first(nodes: list[int], load: BrokerLoad) -> list[int]:
+    leader = min(nodes, key=lambda node: (load.leaders[node], -load.replicas[node]))
+    return [leader, *(node for node in nodes if node != leader)]

@@ -11,6 +11,7 @@ from typing import Final
 
 from quivermq.cluster.balance import LeaderBalance, ReplicaBalance
 from quivermq.cluster.catalog_view import View
+from quivermq.cluster.fault_domains import FaultDomains
 from quivermq.cluster.placement import load_of, place
 from quivermq.cluster.records import Placement, Topic, broker_member_of, node_of, partition_id
 from quivermq.errors import InvalidRequest
@@ -43,8 +44,9 @@ class LeaderMove:
 
 
 def rebalance(view: View) -> list[Move]:
-    """The fewest copies that give every partition its replicas, and every serving broker as many
-    as any other, give or take one; then the preferred leaders likewise."""
+    """The fewest copies that give every partition its replicas, in different zones and on
+    different machines as far as there are any, and every serving broker as many as any other, give
+    or take one, as far as that allows; then the preferred leaders likewise."""
     members = {broker.id: broker.member for broker in view.serving}
     if not members:
         return []
@@ -61,6 +63,7 @@ def rebalance(view: View) -> list[Move]:
     for item, free in enumerate(settled):
         if free:
             plan.replicas.loosen(item)
+            plan.replicas.part(item)
     plan.replicas.may_copy = True
     plan.replicas.level()
     return plan.moves(settled)
@@ -133,10 +136,17 @@ def rebalance_leaders(
 def metadata_voters(
     view: View, current: Collection[int] = ()
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The members of the metadata partition: voters and learners. Members that vote already
-    (`current`) stay voters while they serve; a broker that leaves only listens."""
-    order = sorted(view.serving, key=lambda broker: (broker.member not in current, broker.id))
-    voters = {broker.member for broker in order[:METADATA_VOTERS_MAX]}
+    """The members of the metadata partition: voters and learners. Voters are as far apart as they
+    can be; beyond that, members that vote already (`current`) stay voters while they serve. A
+    broker that leaves only listens."""
+    domains = FaultDomains(view.serving)
+    member = {broker.id: broker.member for broker in view.serving}
+    free = sorted(member, key=lambda node: (member[node] not in current, node))
+    chosen: list[int] = []
+    while free and len(chosen) < METADATA_VOTERS_MAX:
+        chosen.append(min(free, key=lambda node: domains.crowding(chosen, node)))
+        free.remove(chosen[-1])
+    voters = {member[node] for node in chosen}
     members = [broker.member for broker in view.brokers.values()]
     return (
         tuple(member for member in members if member in voters),
@@ -150,7 +160,7 @@ class _Plan:
     def __init__(self, view: View, members: Mapping[int, int]) -> None:
         self._members = members
         self.partitions = list(view.partitions())
-        self.replicas = ReplicaBalance(members)
+        self.replicas = ReplicaBalance(members, FaultDomains(view.brokers.values()))
         self._wanted: list[int] = []
 
     def take(self, stay: Sequence[int], wanted: int) -> None:

@@ -143,10 +143,17 @@ class BrokerRecord:
     """The feature levels that its release knows, as told at its last start."""
     level_max: int = 0
     others: dict[str, Any] = field(default_factory=dict, hash=False)
+    zone: str = ""
+    """Where it runs, as its operator named it; brokers of one zone may fail together."""
 
     @property
     def key(self) -> str:
         return f"{BROKER_PREFIX}{self.id}"
+
+    @property
+    def machine(self) -> str:
+        """The host that other brokers reach it at: brokers with the same one share a machine."""
+        return self.peer_address.rpartition(":")[0]
 
     @property
     def levels(self) -> Levels:
@@ -155,6 +162,8 @@ class BrokerRecord:
     def to_json(self) -> dict[str, Any]:
         value = asdict(self)
         del value["others"]
+        if not self.zone:
+            del value["zone"]
         return self.others | value
 
     @classmethod
@@ -181,6 +190,7 @@ class BrokerRecord:
             level_min=_integer({"level_min": 0, **found}, "level_min", 0, LEVEL_LIMIT),
             level_max=_integer({"level_max": 0, **found}, "level_max", 0, LEVEL_LIMIT),
             others=_others(found, _BROKER),
+            zone=_text({"zone": "", **found}, "zone"),
         )
 
 

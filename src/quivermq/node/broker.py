@@ -392,6 +392,7 @@ class Broker:
             if broker.id != self.settings.node_id:
                 self.links.know(broker.id, broker.peer_address)
         self.links.judge_again()
+        self.membership.tell_zone()
         self._hosting_wanted.set()
         self.consumers.dispatchers.catalog_changed()
         self.controller.schedule()

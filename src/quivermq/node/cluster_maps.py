@@ -122,6 +122,8 @@ class ClusterMaps:
                 version=broker.version,
                 level_min=broker.level_min,
                 level_max=broker.level_max,
+                zone=broker.zone,
+                machine=broker.machine,
             )
             for broker in view.brokers.values()
         ]

@@ -11,6 +11,7 @@ another release helps.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -247,6 +248,7 @@ class Membership:
                 cluster_id=identity.cluster_id,
                 level_min=OWN_LEVELS.low,
                 level_max=OWN_LEVELS.high,
+                zone=self.settings.zone,
             )
         )
         error: QuiverError | None = None
@@ -266,6 +268,19 @@ class Membership:
             if isinstance(error, Forbidden | UnsupportedFormat):
                 break
         raise error or QuiverError("no broker is known that could be asked")
+
+    def tell_zone(self) -> None:
+        """Register once more if the catalog lacks the zone: a broker of an earlier release led it
+        when this one registered. Called for every change of the catalog, so it need not succeed."""
+        known = self.metadata.view.brokers.get(self.node_id)
+        if known is None or known.zone == self.settings.zone or not self.is_current:
+            return
+        if self.is_registered and self._task is not None and self._task.done():
+            self._task = asyncio.create_task(self._register_again(), name="membership")
+
+    async def _register_again(self) -> None:
+        with suppress(QuiverError):
+            await self._ask_to_register()
 
     def _whom_to_ask(self) -> list[str]:
         known = {broker.id: broker.address for broker in self.metadata.view.brokers.values()}

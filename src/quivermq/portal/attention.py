@@ -11,6 +11,7 @@ from quivermq.cluster_findings import (
     Level,
     brokers_down,
     check_brokers,
+    check_spread,
     check_topics,
 )
 from quivermq.cluster_samples import Scrape
@@ -87,6 +88,8 @@ def _cluster(cluster: ClusterInfo, topics: Sequence[TopicInfo] | None) -> Iterat
         yield from _notice(check)
     every = frozenset(topic.name for topic in topics or ())
     for check in check_topics(topics or (), brokers_down(cluster)):
+        yield from _notice(check, every)
+    for check in check_spread(cluster, topics or ()):
         yield from _notice(check, every)
 
 

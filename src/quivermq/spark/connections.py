@@ -13,25 +13,26 @@ DEFAULT_SERVERS: Final = "127.0.0.1:7600"
 TIMEOUT_SECONDS: Final = 60.0
 """Long enough for a broker to restart or a leader to be elected during a query."""
 
-_clients: dict[tuple[str, str | None, str | None, float], quivermq.Client] = {}
+_clients: dict[tuple[str, str | None, str | None, float, str | None], quivermq.Client] = {}
 _connecting = threading.Lock()
 
 
 def client_of(options: Mapping[str, str]) -> quivermq.Client:
     """The client that the options `servers`, `token`, `tls` (a file with the CA's certificate, on
-    every machine of Spark) and `timeout` (in seconds) ask for."""
+    every machine of Spark), `timeout` (in seconds) and `zone` (default: that of the machine where
+    the task runs, `QUIVER_ZONE`) ask for."""
     servers = options.get("servers") or os.environ.get("QUIVER_SERVERS") or DEFAULT_SERVERS
     token, tls = options.get("token") or None, options.get("tls") or None
-    timeout = _seconds(options.get("timeout"))
+    timeout, zone = _seconds(options.get("timeout")), options.get("zone") or None
     with _connecting:
-        found = _clients.get((servers, token, tls, timeout))
+        found = _clients.get((servers, token, tls, timeout, zone))
         if found is None:
             try:
-                found = quivermq.connect(servers, token=token, tls=tls, timeout=timeout)
+                found = quivermq.connect(servers, token=token, tls=tls, timeout=timeout, zone=zone)
             except QuiverError as error:
                 # Spark prints the traceback before the error; this error needs none.
                 raise error.with_traceback(None) from None
-            _clients[servers, token, tls, timeout] = found
+            _clients[servers, token, tls, timeout, zone] = found
             atexit.register(found.close)
         return found
 

@@ -196,7 +196,7 @@ def memory_client(servers: Iterable[Server], timeout: float = 10.0) -> AsyncClie
     """An asyncio client of brokers of the same process; close it."""
     brokers = list(servers)
     addresses = [server.listen for server in brokers]
-    options = ConnectOptions.of(addresses, token="", tls=False, timeout=timeout)
+    options = ConnectOptions.of(addresses, token="", tls=False, timeout=timeout, zone="")
     return AsyncClient(options, partial(MemoryTransport, brokers))
 
 

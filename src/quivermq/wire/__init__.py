@@ -30,6 +30,13 @@ from quivermq.wire.packets import (
     packet,
     protocols,
 )
+from quivermq.wire.plain_packets import (
+    id_field,
+    is_all_settled,
+    plain_fields,
+    plain_packet,
+    stored_offset,
+)
 from quivermq.wire.receiver import (
     BROKER_ENVELOPE_BYTES_MAX,
     BROKER_FIRST_BYTES,
@@ -76,11 +83,16 @@ __all__ = [
     "error_from_proto",
     "error_to_proto",
     "frames_of",
+    "id_field",
+    "is_all_settled",
     "packet",
     "parse_peer_hello",
     "parse_peer_packet",
     "parse_request",
     "parse_response",
+    "plain_fields",
+    "plain_packet",
     "proto",
     "protocols",
+    "stored_offset",
 ]

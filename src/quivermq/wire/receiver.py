@@ -114,6 +114,13 @@ class Receiver:
             return self._large[self._large_end :]
         return self._chunk[self._end :]
 
+    def peek(self, count: int) -> memoryview | None:
+        """`count` bytes have arrived there: these, if nothing was before them. They may be taken as
+        they are, instead of by `received`, if they are one packet and the peer's have checksums."""
+        if self._end or self._large is not None or not self._is_checked:
+            return None
+        return self._chunk[:count]
+
     def received(self, count: int) -> list[Packet]:
         """`count` bytes have arrived there: the packets that they complete."""
         if self._large is not None:

@@ -29,27 +29,28 @@ NewIdentity = Callable[[Attempts], Awaitable[ProducerIdentity]]
 class LeaderConnections:
     """The connections that an operation uses: each borrowed once, all given back at its end."""
 
-    __slots__ = ("_borrowed", "_router")
+    __slots__ = ("_router", "borrowed")
 
     def __init__(self, router: Router) -> None:
         self._router = router
-        self._borrowed: dict[str, Connection] = {}
+        self.borrowed: dict[str, Connection] = {}
+        """By the address of their broker."""
 
     async def get(self, address: str, deadline: float) -> Connection:
         """The connection to this broker."""
-        connection = self._borrowed.get(address)
+        connection = self.borrowed.get(address)
         if connection is not None:
             if connection.is_open:
                 return connection
-            self._router.transport.release(self._borrowed.pop(address))
+            self._router.transport.release(self.borrowed.pop(address))
         connection = await self._router.connection(address, deadline)
-        self._borrowed[address] = connection
+        self.borrowed[address] = connection
         return connection
 
     def release(self) -> None:
         """Done with all of them."""
-        while self._borrowed:
-            self._router.transport.release(self._borrowed.popitem()[1])
+        while self.borrowed:
+            self._router.transport.release(self.borrowed.popitem()[1])
 
 
 class Attempt(NamedTuple):
@@ -67,9 +68,10 @@ class PartitionStream:
     __slots__ = (
         "_connections",
         "_new_identity",
-        "_request",
         "_router",
+        "lone_fields",
         "partition",
+        "request",
         "route",
         "sequencer",
         "target",
@@ -92,15 +94,19 @@ class PartitionStream:
         self._router = router
         self._connections = connections
         self._new_identity = new_identity
-        self._request = proto.Request()
-        self._request.produce.topic = route.topic
-        self._request.produce.topic_id = route.id
-        self._request.produce.partition = partition
+        self.request = proto.Request()
+        """Every attempt fills in the rest of it."""
+        self.lone_fields = b""
+        """The fields of a request with a lone message, but for its id, once there was one."""
+        self.request.produce.topic = route.topic
+        self.request.produce.topic_id = route.id
+        self.request.produce.partition = partition
 
     def follow(self, route: Route) -> None:
         """Use a newer route: the topic may have been created again."""
         if route.id != self.route.id:
-            self._request.produce.topic_id = route.id
+            self.request.produce.topic_id = route.id
+            self.lone_fields = b""
             self.sequencer.restart()
         self.route = route
 
@@ -167,7 +173,7 @@ class PartitionStream:
                 return
             deadline = attempts.attempt_deadline()
             connection = await self._connections.get(target.address, deadline)
-            request = self._request
+            request = self.request
             request.direct = target.direct
             request.timeout_ms = max(1, int((deadline - self._router.transport.now()) * 1000))
             if self._router.tracer is not None:
@@ -193,16 +199,13 @@ class PartitionStream:
             self._router.map.avoid(attempt.target.address, self._router.transport.now())
             batch.fail(error, was_sent=True)
             return
-        response = reply.response
-        if response.WhichOneof("body") == "error":
-            batch.fail(error_from_proto(response.error), was_sent=True)
-        elif len(response.produced.batches) != 1:
-            problem = f"{attempt.target.address} sent nonsense: a batch was not answered"
-            batch.fail(ConnectionFailed(problem), was_sent=True)
-        else:
-            (stored,) = response.produced.batches
-            batch.attempt = None
-            batch.settle(StoredAt(stored.first_offset, stored.timestamp_ms))
+        batches = reply.response.produced.batches
+        if len(batches) != 1:
+            batch.fail(refusal_of(reply.response, attempt.target.address), was_sent=True)
+            return
+        (stored,) = batches
+        batch.attempt = None
+        batch.settle(StoredAt(stored.first_offset, stored.timestamp_ms))
 
     async def _learn(self, attempts: Attempts) -> None:
         """From the first failure: who leads, and whether the topic is still the same."""
@@ -244,6 +247,13 @@ class PartitionStream:
     def _attempts(self, deadline: float) -> Attempts:
         what = f"producing to {self.route.topic}/{self.partition}"
         return Attempts(self._router.transport, self._router.timeout, what, deadline=deadline)
+
+
+def refusal_of(response: proto.Response, address: str) -> QuiverError:
+    """What a response says that does not tell where the one batch was stored."""
+    if response.WhichOneof("body") == "error":
+        return error_from_proto(response.error)
+    return ConnectionFailed(f"{address} sent nonsense: a batch was not answered")
 
 
 def _may_pass(error: QuiverError) -> bool:

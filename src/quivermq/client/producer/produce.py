@@ -14,9 +14,10 @@ from quivermq.client.cluster_map import Route
 from quivermq.client.models import BatchReceipt, Receipt
 from quivermq.client.producer.batch_pipeline import BatchPipeline, stored_of
 from quivermq.client.producer.bulk import BulkColumns, Layout, bulk_frames
+from quivermq.client.producer.lone_producer import LoneProducer, UnsettledBatch
 from quivermq.client.producer.message_options import SECONDS_MAX
 from quivermq.client.producer.partitioner import partition_of
-from quivermq.client.producer.sequencer import InFlightBatch, ProducerIdentity
+from quivermq.client.producer.sequencer import InFlightBatch, ProducerIdentity, StoredAt
 from quivermq.client.producer.session_pool import ProducerSession, SessionPool
 from quivermq.client.retry import Attempts
 from quivermq.client.router import Router
@@ -33,6 +34,9 @@ class DirectProducer:
         self.sessions = SessionPool(router)
         self._router = router
         self._turns: dict[str, int] = {}
+        # One that traces has more to send along.
+        is_plain = router.is_blocking and router.tracer is None
+        self._lone = LoneProducer(router, self.sessions) if is_plain else None
 
     async def produce(
         self,
@@ -50,40 +54,77 @@ class DirectProducer:
         router = self._router
         if type(value) is not bytes:
             value = as_bytes("value", value)
-        attempts = router.attempts(f"producing to {topic}")
-        route = await router.route(topic, attempts, create=True, partition=partition)
-        if partition is None and key is not None:
-            partition = partition_of(as_bytes("key", key), len(route.leaders))
-        elif partition is None:
-            partition = self.next_partition(route)
+        attempts = None
+        route = router.fresh_route(topic, partition)
+        if route is None:
+            attempts = router.attempts(f"producing to {topic}")
+            route = await router.route(topic, attempts, create=True, partition=partition)
+        if key is not None and type(key) is not bytes:
+            key = as_bytes("key", key)
+        if partition is None:
+            partition = (
+                self.next_partition(route) if key is None else partition_of(key, len(route.leaders))
+            )
+        found: Receipt | UnsettledBatch | None = None
+        if self._lone is not None and headers is None and timestamp is None and not delay:
+            found = self._lone.produce(route, partition, value, key, priority)
+        if isinstance(found, Receipt):
+            return found
+        if found is None:
+            attempts = attempts or router.attempts(f"producing to {topic}")
+            columns = BulkColumns(
+                [value],
+                None if key is None else [key],
+                None if headers is None else [headers],
+                None if timestamp is None else [timestamp],
+            )
+            layout = Layout(priority, not_before_ms(delay) if delay else 0)
+            found = await self._post(route, partition, columns, layout, attempts)
+        return Receipt(topic, partition, (await self._settle(found)).first_offset)
+
+    async def _post(
+        self,
+        route: Route,
+        partition: int,
+        columns: BulkColumns,
+        layout: Layout,
+        attempts: Attempts,
+    ) -> UnsettledBatch:
+        """Send one message, whatever it takes to be able to."""
         session = await self.sessions.take(attempts)
         try:
             stream = session.stream(route, partition)
-            identity, sequence = (
-                stream.sequencer.identity or _NO_IDENTITY,
-                stream.sequencer.next_sequence,
-            )
-            not_before = not_before_ms(delay) if delay else 0
+            identity = stream.sequencer.identity or _NO_IDENTITY
+            sequence = stream.sequencer.next_sequence
             frame = batches.encode_batch(
-                [value],
-                keys=None if key is None else [key],
-                headers=None if headers is None else [headers],
-                timestamps=None if timestamp is None else [timestamp],
-                origin=batches.Origin(*identity, sequence, priority, not_before),
-                limits=router.limits,
+                columns.values,
+                keys=columns.keys,
+                headers=columns.headers,
+                timestamps=columns.timestamps,
+                origin=batches.Origin(*identity, sequence, layout.priority, layout.not_before_ms),
+                limits=self._router.limits,
             )
             batch = InFlightBatch(frame, attempts.deadline)
             await stream.post(batch, attempts)
-            while batch.outcome is None:
-                await stream.settle_first()
         except InvalidRequest:
             self.sessions.give_back(session)
             raise
         except BaseException:
             self.sessions.drop(session)
             raise
+        return UnsettledBatch(session, stream, batch)
+
+    async def _settle(self, unsettled: UnsettledBatch) -> StoredAt:
+        """Wait for what becomes of a batch; it is sent again if need be."""
+        session, stream, batch = unsettled
+        try:
+            while batch.outcome is None:
+                await stream.settle_first()
+        except BaseException:
+            self.sessions.drop(session)
+            raise
         self.sessions.give_back(session)
-        return Receipt(topic, partition, stored_of(batch).first_offset)
+        return stored_of(batch)
 
     async def produce_many(
         self,
@@ -186,6 +227,8 @@ class DirectProducer:
     def next_partition(self, route: Route) -> int:
         """Where the next batch without a key goes: one partition after the other."""
         count = len(route.leaders)
+        if count == 1:
+            return 0
         turn = self._turns.get(route.topic)
         turn = randbelow(count) if turn is None else (turn + 1) % count
         self._turns[route.topic] = turn

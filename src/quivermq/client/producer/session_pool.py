@@ -8,6 +8,7 @@ an identity with its streams to partitions, and gives it back to the pool.
 from typing import Final
 
 from quivermq.client import fork_safety
+from quivermq.client.blocking_transport import BlockingLimiter
 from quivermq.client.cluster_map import Route
 from quivermq.client.producer.partition_stream import (
     LeaderConnections,
@@ -36,9 +37,9 @@ class ProducerSession:
         "_new_identity",
         "_router",
         "_sequence",
-        "_streams",
         "connections",
         "identity",
+        "streams",
     )  # fmt: skip
 
     def __init__(
@@ -58,17 +59,15 @@ class ProducerSession:
         self._sequence = sequence
         self._is_replaceable = is_replaceable
         self._is_pinned = is_pinned
-        self._streams: dict[tuple[str, int], PartitionStream] = {}
-
-    def __len__(self) -> int:
-        """How many partitions it remembers its numbers of."""
-        return len(self._streams)
+        self.streams: dict[tuple[str, int], PartitionStream] = {}
+        """By topic and partition: those that it remembers its numbers of."""
 
     def stream(self, route: Route, partition: int) -> PartitionStream:
         """The stream to a partition."""
-        found = self._streams.get((route.topic, partition))
+        found = self.streams.get((route.topic, partition))
         if found is not None:
-            found.follow(route)
+            if found.route is not route:
+                found.follow(route)
             return found
         sequencer = PartitionSequencer(
             self.identity,
@@ -79,12 +78,12 @@ class ProducerSession:
         stream = PartitionStream(
             self._router, self.connections, self._new_identity, route, partition, sequencer
         )
-        self._streams[route.topic, partition] = stream
+        self.streams[route.topic, partition] = stream
         return stream
 
     def abandon(self) -> None:
         """Give up the batches in flight; its numbers must not be used again."""
-        for stream in self._streams.values():
+        for stream in self.streams.values():
             stream.abandon()
         self.connections.release()
 
@@ -117,10 +116,22 @@ class SessionPool:
             self._limiter.leave()
             raise
 
+    def take_idle(self) -> ProducerSession | None:
+        """The same without waiting, over a blocking transport; None if there is none to be had."""
+        limiter = self._limiter
+        if not isinstance(limiter, BlockingLimiter) or not limiter.try_enter():
+            return None
+        try:
+            return self._idle.pop()
+        except IndexError:
+            limiter.leave()
+            return None
+
     def give_back(self, session: ProducerSession) -> None:
         """The call ended, and everything it sent is settled."""
-        session.connections.release()
-        if len(session) <= STREAMS_MAX:
+        if session.connections.borrowed:
+            session.connections.release()
+        if len(session.streams) <= STREAMS_MAX:
             self._idle.append(session)
         self._limiter.leave()
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import is_
 from typing import Any, Final, TypeVar
 
 from quivermq.client.checks import check_number, checked_group, one_of
@@ -14,7 +15,7 @@ from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Settlement, milliseconds
 from quivermq.client.shared.poll import Poller, PollRequest
 from quivermq.client.shared.poll_result import Rows, messages_of_runs, table_of_runs
-from quivermq.client.shared.poll_size import PollSizes
+from quivermq.client.shared.poll_size import FIRST_MESSAGES, PollSizes
 from quivermq.client.shared.settle import Settler, TracedSettler
 from quivermq.client.shared.several_topics import SeveralTopicsPoller
 from quivermq.client.topic_choice import TopicChoice, Topics
@@ -46,6 +47,7 @@ class SharedConsumer:
         self._several = SeveralTopicsPoller(router, self.polling)
         self._router = router
         self._poll_sizes = PollSizes(self.held_leases, router.transport.now)
+        self._last_checked: tuple[tuple[Any, ...], PollRequest] | None = None
 
     def poll_request(
         self,
@@ -61,16 +63,51 @@ class SharedConsumer:
         pattern: bool = False,
     ) -> PollRequest:
         """Check what a user asks for, and make one value of it."""
+        arguments = (topics, group, max_messages, wait, visibility, ack, start, pattern, settle)
+        request = self._known_request(arguments)
+        if request is None:
+            request = self._checked_request(*arguments)
+            # A list may change, and be the same.
+            if type(topics) is str:
+                self._last_checked = arguments, request
+        if max_messages is None:
+            size = self._poll_sizes.choose(request.topic, group)
+            if size != request.messages_max:
+                request = request._replace(messages_max=size)
+        return request
+
+    def _known_request(self, arguments: tuple[Any, ...]) -> PollRequest | None:
+        """The last one, if a loop asks again by the same objects: equal ones may be wrong, as True
+        is for 1."""
+        if self._last_checked is None:
+            return None
+        checked, request = self._last_checked
+        *others, settle = arguments
+        is_same = all(map(is_, others, checked)) and settle == request.settle
+        # A forked process is another consumer.
+        return request if is_same and request.consumer == self.held_leases.consumer else None
+
+    def _checked_request(
+        self,
+        topics: Topics,
+        group: str,
+        max_messages: int | None,
+        wait: float,
+        visibility: float,
+        ack: str,
+        start: str,
+        pattern: bool,  # noqa: FBT001  (as they were passed)
+        settle: Callable[[Sequence[Settlement]], Any],
+    ) -> PollRequest:
         check_number("wait", wait, least=0)
         choice = TopicChoice.of(topics, pattern=pattern)
-        topic = str(choice)
         if max_messages is None:
-            max_messages = self._poll_sizes.choose(topic, group)
+            max_messages = FIRST_MESSAGES
         check_number("max_messages", max_messages, least=1, whole=True)
         if max_messages > MESSAGES_MAX:
             raise InvalidRequest(f"max_messages must be at most {MESSAGES_MAX:,}: {max_messages!r}")
         return PollRequest(
-            topic=topic,
+            topic=str(choice),
             group=checked_group(group),
             consumer=self.held_leases.consumer,
             consumer_name=program_name(),

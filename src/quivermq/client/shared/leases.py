@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol, cast
 
 from quivermq.client.checks import Delay, check_number, delay_seconds
-from quivermq.errors import InvalidRequest, LeaseLost
+from quivermq.errors import BrokenInvariant, InvalidRequest, LeaseLost
 from quivermq.intervals import Interval, intervals_of
 from quivermq.wire import proto
 
@@ -172,6 +172,26 @@ def settlements_of(
         for lease, found in offsets.items()
         if is_open_to(lease, terms)
     ]
+
+
+def add_settlements(settle: proto.Settle, settlements: Sequence[Settlement]) -> None:
+    """Write settlements into a request."""
+    for lease, terms, intervals in settlements:
+        settlement = settle.settlements.add(partition=lease.partition, lease=lease.token)
+        terms.fill(settlement)
+        for start, end in intervals:
+            settlement.intervals.add(start=start, end=end)
+
+
+def late_settlements(sent: Sequence[Settlement], settled: proto.Settled) -> list[Settlement]:
+    """Those of a request that came too late, as its answer says."""
+    late = []
+    for each in settled.lost:
+        if each.settlement >= len(sent):
+            raise BrokenInvariant(f"settlement {each.settlement} of {len(sent)} was lost")
+        intervals = [(interval.start, interval.end) for interval in each.intervals]
+        late.append(sent[each.settlement]._replace(intervals=intervals))
+    return late
 
 
 def by_settler(settlements: Iterable[Settlement]) -> list[list[Settlement]]:

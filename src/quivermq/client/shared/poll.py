@@ -12,10 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from quivermq.batches import Frame
 from quivermq.client.ask_leaders import recover_partitions
+from quivermq.client.cluster_map import Route
 from quivermq.client.retry import ATTEMPT_SECONDS_MIN, Attempts
 from quivermq.client.router import LeaderPartitions, Posted, Router
 from quivermq.client.shared.held_leases import HeldLeases, LeaseSource
 from quivermq.client.shared.leases import Lease, Settlement
+from quivermq.client.shared.lone_poller import LonePoller
 from quivermq.client.topic_choice import TopicChoice
 from quivermq.client.transport import Reply
 from quivermq.errors import ConnectionFailed, QuiverError, Timeout
@@ -102,13 +104,27 @@ class Poller:
         self._turns = count()
         # Topics and groups of which all leaders were asked.
         self._begun: set[tuple[str, str]] = set() if begun is None else begun
+        # One that traces has more to send along.
+        is_plain = router.is_blocking and router.tracer is None
+        self._lone = LonePoller(router, self) if is_plain else None
 
     async def poll(self, request: PollRequest, attempts: Attempts | None = None) -> list[LeasedRun]:
         """Lease messages as soon as there are any; none if none came for as long as it waits."""
-        transport = self._router.transport
-        end = transport.now() + request.wait_s
+        end = self._router.transport.now() + request.wait_s
         turn = next(self._turns)
+        has_begun = (request.topic, request.group) in self._begun
+        straight = self._lone.poll(request, end, turn) if self._lone and has_begun else None
+        if isinstance(straight, list):
+            return straight
         attempts = attempts or self._attempts(request)
+        if straight is not None:
+            await recover_partitions(self._router, request.topic, *straight, attempts)
+        return await self._poll_in_rounds(request, end, turn, attempts)
+
+    async def _poll_in_rounds(
+        self, request: PollRequest, end: float, turn: int, attempts: Attempts
+    ) -> list[LeasedRun]:
+        transport = self._router.transport
         while True:
             found = await self.by_leader(request.topic, attempts, may_create=request.names_topic)
             leaders = rotate_leaders(found, turn)
@@ -155,16 +171,21 @@ class Poller:
         now = self._router.transport.now()
         if route is None and may_create:
             await self._router.consumed_route(topic, attempts)
-        elif route is not None and now - route.heard_at > ROUTE_SECONDS_MAX:
+        elif route is not None and self.is_old(route):
             route.heard_at = now
             await self._refresh_route(topic)
         return await self._router.by_leader(topic, attempts)
 
-    async def poll_leader(
-        self, request: PollRequest, led: LeaderPartitions, wait: float, attempts: Attempts
-    ) -> PollResult:
-        """One attempt at one broker."""
-        router = self._router
+    def is_old(self, route: Route) -> bool:
+        """Partitions may have been added since it was heard."""
+        return self._router.transport.now() - route.heard_at > ROUTE_SECONDS_MAX
+
+    def wait_seconds(self, left: float) -> float:
+        """How long a broker is asked to wait, with so much time left."""
+        return max(0.0, min(WAIT_SECONDS, left))
+
+    def envelope(self, request: PollRequest, led: LeaderPartitions, wait: float) -> proto.Request:
+        """The request to one broker."""
         envelope = proto.Request(direct=led.target.direct)
         poll = envelope.poll
         poll.topic, poll.topic_id, poll.group = request.topic, led.target.topic_id, request.group
@@ -173,21 +194,34 @@ class Poller:
         poll.messages_max, poll.bytes_max = request.messages_max, POLL_BYTES
         poll.wait_ms, poll.visibility_ms = int(wait * 1000), request.visibility_ms
         poll.auto_ack, poll.start_latest = request.auto_ack, request.start_latest
+        return envelope
+
+    async def poll_leader(
+        self, request: PollRequest, led: LeaderPartitions, wait: float, attempts: Attempts
+    ) -> PollResult:
+        """One attempt at one broker."""
+        envelope = self.envelope(request, led, wait)
         is_certain = False
         try:
-            reply = await router.exchange(led.target.address, envelope, (), attempts, wait)
+            reply = await self._router.exchange(led.target.address, envelope, (), attempts, wait)
             is_certain = True
-            return self._poll_result_of(request, led, reply)
+            return self.result_of(request, led, reply)
         except QuiverError as error:
             is_certain = not isinstance(error, ConnectionFailed | Timeout)
             raise
         finally:
-            if not is_certain and not request.auto_ack:
+            if not is_certain:
                 # Also if the caller was cancelled: something may be leased all the same.
-                until = router.transport.now() + request.visibility_ms / 1000
-                for partition in led.partitions:
-                    source = LeaseSource(request.topic, request.group, partition)
-                    self._held_leases.add_uncertain(source, until)
+                self.record_uncertain(request, led)
+
+    def record_uncertain(self, request: PollRequest, led: LeaderPartitions) -> None:
+        """There was no answer: something may be leased."""
+        if request.auto_ack:
+            return
+        until = self._router.transport.now() + request.visibility_ms / 1000
+        for partition in led.partitions:
+            source = LeaseSource(request.topic, request.group, partition)
+            self._held_leases.add_uncertain(source, until)
 
     async def await_ready(
         self,
@@ -232,9 +266,8 @@ class Poller:
         found = [each for each in led.partitions if each in partitions]
         return [led._replace(partitions=found)] if found else []
 
-    def _poll_result_of(
-        self, request: PollRequest, led: LeaderPartitions, reply: Reply
-    ) -> PollResult:
+    def result_of(self, request: PollRequest, led: LeaderPartitions, reply: Reply) -> PollResult:
+        """What an answer brought; its leases are held from here on."""
         polled, tracer = reply.response.polled, self._router.tracer
         # Of the broker's span, or else of this poll's own.
         trace = "" if tracer is None else polled.traceparent or tracer.current()
@@ -350,11 +383,13 @@ class _Round:
         return result
 
     def _left(self) -> float:
-        return max(0.0, min(WAIT_SECONDS, self._end - self._now()))
+        return self._polling.wait_seconds(self._end - self._now())
 
 
 def rotate_leaders(leaders: Sequence[LeaderPartitions], turn: int) -> list[LeaderPartitions]:
     """Rotated, so that each time another leader and another partition come first."""
+    if len(leaders) == 1 and len(leaders[0].partitions) == 1:
+        return list(leaders)
     first = turn % len(leaders)
     return [
         led._replace(partitions=_rotate(led.partitions, turn // len(leaders)))

@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from itertools import chain, compress, count, repeat
 from typing import Any, NamedTuple, TypeVar
@@ -63,30 +62,27 @@ def messages_of_runs(leased_runs: Sequence[LeasedRun], kind: type[M], limits: Li
         for leased_run in leased_runs
         for leased_slice in slices_of(leased_run)
     ]
-    slices.sort(key=lambda found: -found[1].frame.header.priority)
+    if len(slices) > 1:
+        slices.sort(key=lambda found: -found[1].frame.header.priority)
     messages: list[M] = []
-    with _collector_paused():
-        for lease, leased_slice in slices:
-            messages += _messages(lease, leased_slice, kind, limits)
-    return messages
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Make many objects at once without the garbage collector, which would look through the young
-    ones again for every 700: for ten thousand messages that is more work than making them."""
-    if not gc.isenabled():
-        yield
-        return
+    # Many objects are made at once. The garbage collector would look through the young ones again
+    # for every 700: for ten thousand messages that is more work than making them.
+    is_collecting = gc.isenabled()
     gc.disable()
     try:
-        yield
+        for lease, leased_slice in slices:
+            messages += _messages(lease, leased_slice, kind, limits)
     finally:
-        gc.enable()
+        if is_collecting:
+            gc.enable()
+    return messages
 
 
 def _messages(lease: Lease, leased_slice: LeasedSlice, kind: type[M], limits: Limits) -> list[M]:
     header = leased_slice.frame.header
+    lone = batches.decode_lone(leased_slice.frame, limits)
+    if lone is not None:
+        return [_lone_message(lease, leased_slice, kind, lone)]
     timestamps, keys, values, headers = batches.decode_columns(
         leased_slice.frame,
         limits,
@@ -115,6 +111,26 @@ def _messages(lease: Lease, leased_slice: LeasedSlice, kind: type[M], limits: Li
         columns = compress(columns, deliveries)
     # `tuple.__new__` skips the Python-level constructor: half the time of a whole poll.
     return list(map(tuple.__new__, repeat(kind), columns))
+
+
+def _lone_message(lease: Lease, leased_slice: LeasedSlice, kind: type[M], value: bytes) -> M:
+    header = leased_slice.frame.header
+    message: M = tuple.__new__(
+        kind,
+        (
+            lease.topic,
+            lease.partition,
+            leased_slice.start,
+            None,
+            value,
+            batches.NO_HEADERS,
+            header.timestamp_ms,
+            header.priority,
+            leased_slice.deliveries[0],
+            lease,
+        ),
+    )
+    return message
 
 
 def slices_of(leased_run: LeasedRun) -> Iterator[LeasedSlice]:

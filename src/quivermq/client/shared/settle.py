@@ -3,11 +3,19 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from quivermq.client.ask_leaders import ask_leaders
+from quivermq.client.ask_leaders import FailedAsk, ask_leaders
+from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions, Router
 from quivermq.client.shared.held_leases import HeldLeases, LeaseSource
-from quivermq.client.shared.leases import RELEASE, Settlement, lease_lost
-from quivermq.errors import BrokenInvariant, QuiverError
+from quivermq.client.shared.leases import (
+    RELEASE,
+    Settlement,
+    add_settlements,
+    late_settlements,
+    lease_lost,
+)
+from quivermq.client.shared.lone_settler import LoneSettler
+from quivermq.errors import QuiverError
 from quivermq.wire import proto
 
 if TYPE_CHECKING:
@@ -28,6 +36,9 @@ class Settler:
     def __init__(self, router: Router, held_leases: HeldLeases) -> None:
         self._router = router
         self._held_leases = held_leases
+        # One that traces has more to send along.
+        is_plain = router.is_blocking and router.tracer is None
+        self._lone = LoneSettler(router, held_leases) if is_plain else None
 
     async def settle(self, settlements: Sequence[Settlement]) -> None:
         """Send settlements; raises `LeaseLost` once all others are durable."""
@@ -41,6 +52,10 @@ class Settler:
         """Send settlements, and return those that came too late. `origins` are trace contexts, if
         this is done in the background for others."""
         del origins  # for one that traces
+        began = self._router.transport.now()
+        straight = None if self._lone is None else self._lone.settle(settlements)
+        if isinstance(straight, list):
+            return straight
         groups: dict[tuple[str, bytes, str], list[Settlement]] = {}
         for settlement in settlements:
             lease = settlement.lease
@@ -50,16 +65,23 @@ class Settler:
         for (topic, topic_id, group), sent in groups.items():
             for some in _portions(sent):
                 try:
-                    lost += await self._settle_group(topic, topic_id, group, some)
+                    lost += await self._settle_group(topic, topic_id, group, some, began, straight)
                 except QuiverError as error:
                     # What cannot be settled must not keep the others from it.
                     failure = failure or error
+                began = self._router.transport.now()
         if failure is not None:
             raise failure
         return lost
 
     async def _settle_group(
-        self, topic: str, topic_id: bytes, group: str, settlements: list[Settlement]
+        self,
+        topic: str,
+        topic_id: bytes,
+        group: str,
+        settlements: list[Settlement],
+        began: float,
+        failed: FailedAsk | None,
     ) -> list[Settlement]:
         by_partition: dict[int, list[Settlement]] = {}
         for settlement in settlements:
@@ -71,17 +93,18 @@ class Settler:
             settle.topic, settle.topic_id, settle.group = topic, topic_id, group
             settle.consumer = self._held_leases.consumer
             for partition in led.partitions:
-                _add_settlements(settle, by_partition[partition])
+                add_settlements(settle, by_partition[partition])
             return request
 
-        attempts = self._router.attempts(f"settling messages of {topic} for group {group!r}")
+        router, what = self._router, f"settling messages of {topic} for group {group!r}"
+        attempts = Attempts(router.transport, router.timeout, what, deadline=began + router.timeout)
         lost: list[Settlement] = []
         for led, reply in await ask_leaders(
-            self._router, topic, list(by_partition), request_to, attempts, topic_id
+            self._router, topic, list(by_partition), request_to, attempts, topic_id, failed
         ):
             sent = [settlement for each in led.partitions for settlement in by_partition[each]]
             self._record(sent)
-            late = _late(sent, reply.response.settled)
+            late = late_settlements(sent, reply.response.settled)
             if attempts.was_uncertain:
                 # Whether an attempt whose answer was lost released them, or they were lost before:
                 # others get them. A nack has a delay and a rejection makes dead letters, and of
@@ -123,7 +146,9 @@ def _portions(settlements: Iterable[Settlement]) -> Iterator[list[Settlement]]:
     for settlement in settlements:
         spans = settlement.intervals
         for first in range(0, len(spans) or 1, INTERVALS_MAX):
-            part = settlement._replace(intervals=spans[first : first + INTERVALS_MAX])
+            part = settlement
+            if len(spans) > INTERVALS_MAX:
+                part = settlement._replace(intervals=spans[first : first + INTERVALS_MAX])
             cost = _SETTLEMENT_BYTES + len(settlement.terms.reason) * _CHARACTER_BYTES
             cost += len(part.intervals) * _INTERVAL_BYTES
             if portion and size + cost > PORTION_BYTES:
@@ -133,21 +158,3 @@ def _portions(settlements: Iterable[Settlement]) -> Iterator[list[Settlement]]:
             size += cost
     if portion:
         yield portion
-
-
-def _add_settlements(settle: proto.Settle, settlements: Sequence[Settlement]) -> None:
-    for lease, terms, intervals in settlements:
-        settlement = settle.settlements.add(partition=lease.partition, lease=lease.token)
-        terms.fill(settlement)
-        for start, end in intervals:
-            settlement.intervals.add(start=start, end=end)
-
-
-def _late(sent: Sequence[Settlement], settled: proto.Settled) -> list[Settlement]:
-    late = []
-    for each in settled.lost:
-        if each.settlement >= len(sent):
-            raise BrokenInvariant(f"settlement {each.settlement} of {len(sent)} was lost")
-        intervals = [(interval.start, interval.end) for interval in each.intervals]
-        late.append(sent[each.settlement]._replace(intervals=intervals))
-    return late

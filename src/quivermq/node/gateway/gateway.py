@@ -71,6 +71,7 @@ class Gateway:
         self._brokers = BrokerPool("gateway", STORED_LIMITS, self._dial_with, proven)
         timeout_s = settings.request_timeout_ms / 1000
         router = Router(self._brokers.transport, settings.join.split(","), timeout_s)
+        router.zone = settings.zone
         self.partitions = BrokerRoutes(router)
         self.watch = ClusterWatch(router, has_users=settings.users)
         self.access = AccessControl(

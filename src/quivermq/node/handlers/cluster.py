@@ -104,6 +104,7 @@ class ClusterHandlers:
                 joining=body.joining or (is_founder and body.id not in view.brokers),
                 cluster_id=body.cluster_id,
                 levels=Levels(body.level_min, body.level_max),
+                zone=body.zone,
             )
 
         view = await self._metadata.edit(build)

@@ -16,7 +16,7 @@ EARLIEST: Final = -2
 LATEST: Final = -1
 """The numbers of Spark's Kafka source."""
 
-CONNECTION: Final = ("servers", "token", "tls", "timeout")
+CONNECTION: Final = ("servers", "token", "tls", "timeout", "zone")
 _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 _PLACES: Final = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",

@@ -81,6 +81,8 @@ CLOCKS_WRONG_US_MAX: Final = 100 * YEAR_US
 """No clock was ever further ahead: each jumps by a year at most, and not a hundred times."""
 COUNTED: Final = 10
 """In the last of so many seeds the work of brokers is counted: it takes 2.5 times as long."""
+ZONED: Final = 7
+"""One seed of so many has brokers in two zones, and users who read in theirs."""
 UPGRADED: Final = 8
 """Of so many seeds, one begins at an earlier feature level, which a user raises."""
 STORY_LINES: Final = 40
@@ -124,6 +126,7 @@ class Simulation:
         self.world = World(time, story, network, [])
         size = dice.choice((1, 3, 3, 3, 5))
         self.accounts = accounts = Accounts(self.world, seed)
+        self._is_zoned = seed % ZONED == ZONED - 1
         self.http = HttpUsers(seed)
         if self.http.are_on:
             network.sound_ports = frozenset({HTTP_PORT})
@@ -148,8 +151,9 @@ class Simulation:
         self._checks = ReplicaChecks()
 
     def _server_settings(self, host: str) -> dict[str, object]:
-        """Of the doors of a broker or a gateway."""
-        return self.accounts.settings | self.http.listen(host)
+        """Of a broker or a gateway."""
+        zone = {"zone": _zone_of(host)} if self._is_zoned else {}
+        return self.accounts.settings | self.http.listen(host) | zone
 
     def run(self) -> Outcome:
         """Run all phases; raises `Violation` with the story as a note."""
@@ -500,9 +504,10 @@ class Simulation:
         machine.run(user.run, user.name)
 
     def _equip(self, user: User) -> None:
-        """Give a user the addresses that it may know, and a token."""
+        """Give a user the addresses that it may know, a token, and a zone."""
         self.accounts.equip(user)
         user.servers = self.gateways.servers_for_user(self.cluster.servers)
+        user.zone = _zone_of(user.name) if self._is_zoned else ""
         if user.servers is self.gateways.servers:
             self.world.story.counts["users of gateways"] += 1
 
@@ -622,6 +627,11 @@ async def _letters(client: Any, topic: str, group: str) -> list[Letter]:
 
 def _copy_of(node: int, place: TopicPartition, log: Log) -> ReplicaCopy:
     return ReplicaCopy(node, "stored", place, log.start.next_offset, stored_batches(log))
+
+
+def _zone_of(name: str) -> str:
+    """One of two, by the last digit of a host's or a user's name."""
+    return "odd" if name[-1] in "13579" else "even"
 
 
 def _settings(dice: Random) -> dict[str, object]:

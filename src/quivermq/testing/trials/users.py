@@ -152,12 +152,13 @@ class User:
         self.servers = stage.servers
         """The addresses that it knows."""
         self.token: str | None = None
+        self.zone = ""
 
     async def run(self) -> None:
         while not self.is_done:
             try:
                 client = await quivermq.aio.connect(
-                    self.servers, timeout=TIMEOUT_S, token=self.token
+                    self.servers, timeout=TIMEOUT_S, token=self.token, zone=self.zone
                 )
             except QuiverError as error:
                 self.fail(error)

@@ -62,6 +62,8 @@ class NodeAnswer(ApiAnswer):
     replicas: int = Field(description="Partitions that it holds.")
     state: str = Field(description='"serving", "leaving", or "refused" with the reason.')
     version: str = Field(description="The release that it runs.")
+    zone: str = Field(description="Where it runs, as its operator named it; empty: no zone.")
+    machine: str = Field(description="The host that other brokers reach it at.")
 
 
 class ClusterAnswer(ApiAnswer):

@@ -343,7 +343,7 @@ class MapQuery(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[str]] = ..., auto_create: bool = ..., brokers_only: bool = ..., latest: bool = ...) -> None: ...
 
 class Broker(_message.Message):
-    __slots__ = ("id", "address", "peer_address", "http_address", "alive", "leaders", "replicas", "state", "version", "level_min", "level_max", "hidden_address")
+    __slots__ = ("id", "address", "peer_address", "http_address", "alive", "leaders", "replicas", "state", "version", "level_min", "level_max", "hidden_address", "zone", "machine")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -356,6 +356,8 @@ class Broker(_message.Message):
     LEVEL_MIN_FIELD_NUMBER: _ClassVar[int]
     LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     id: int
     address: str
     peer_address: str
@@ -368,7 +370,9 @@ class Broker(_message.Message):
     level_min: int
     level_max: int
     hidden_address: str
-    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., alive: bool = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., level_min: _Optional[int] = ..., level_max: _Optional[int] = ..., hidden_address: _Optional[str] = ...) -> None: ...
+    zone: str
+    machine: str
+    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., alive: bool = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., level_min: _Optional[int] = ..., level_max: _Optional[int] = ..., hidden_address: _Optional[str] = ..., zone: _Optional[str] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class PartitionMap(_message.Message):
     __slots__ = ("partition", "leader", "replicas", "target")
@@ -1299,7 +1303,7 @@ class JoinCluster(_message.Message):
     def __init__(self, address: _Optional[str] = ...) -> None: ...
 
 class RegisterBroker(_message.Message):
-    __slots__ = ("id", "directory_id", "boot", "address", "peer_address", "http_address", "version", "joining", "cluster_id", "lives", "level_min", "level_max")
+    __slots__ = ("id", "directory_id", "boot", "address", "peer_address", "http_address", "version", "joining", "cluster_id", "lives", "level_min", "level_max", "zone")
     ID_FIELD_NUMBER: _ClassVar[int]
     DIRECTORY_ID_FIELD_NUMBER: _ClassVar[int]
     BOOT_FIELD_NUMBER: _ClassVar[int]
@@ -1312,6 +1316,7 @@ class RegisterBroker(_message.Message):
     LIVES_FIELD_NUMBER: _ClassVar[int]
     LEVEL_MIN_FIELD_NUMBER: _ClassVar[int]
     LEVEL_MAX_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
     id: int
     directory_id: bytes
     boot: int
@@ -1324,7 +1329,8 @@ class RegisterBroker(_message.Message):
     lives: _containers.RepeatedScalarFieldContainer[bytes]
     level_min: int
     level_max: int
-    def __init__(self, id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., version: _Optional[str] = ..., joining: bool = ..., cluster_id: _Optional[str] = ..., lives: _Optional[_Iterable[bytes]] = ..., level_min: _Optional[int] = ..., level_max: _Optional[int] = ...) -> None: ...
+    zone: str
+    def __init__(self, id: _Optional[int] = ..., directory_id: _Optional[bytes] = ..., boot: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., version: _Optional[str] = ..., joining: bool = ..., cluster_id: _Optional[str] = ..., lives: _Optional[_Iterable[bytes]] = ..., level_min: _Optional[int] = ..., level_max: _Optional[int] = ..., zone: _Optional[str] = ...) -> None: ...
 
 class BrokerRegistered(_message.Message):
     __slots__ = ("cluster_id", "member", "brokers")

@@ -796,7 +796,7 @@ class ClusterResponse(_message.Message):
     def __init__(self, cluster_id: _Optional[str] = ..., leader: _Optional[int] = ..., node: _Optional[int] = ..., brokers: _Optional[_Iterable[_Union[Broker, _Mapping]]] = ...) -> None: ...
 
 class Broker(_message.Message):
-    __slots__ = ("id", "address", "peer_address", "http_address", "alive", "leaders", "replicas", "state", "version")
+    __slots__ = ("id", "address", "peer_address", "http_address", "alive", "leaders", "replicas", "state", "version", "zone", "machine")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     PEER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -806,6 +806,8 @@ class Broker(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    ZONE_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     id: int
     address: str
     peer_address: str
@@ -815,7 +817,9 @@ class Broker(_message.Message):
     replicas: int
     state: str
     version: str
-    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., alive: bool = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., state: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    zone: str
+    machine: str
+    def __init__(self, id: _Optional[int] = ..., address: _Optional[str] = ..., peer_address: _Optional[str] = ..., http_address: _Optional[str] = ..., alive: bool = ..., leaders: _Optional[int] = ..., replicas: _Optional[int] = ..., state: _Optional[str] = ..., version: _Optional[str] = ..., zone: _Optional[str] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class Request(_message.Message):
     __slots__ = ("id", "hello", "produce", "subscribe", "credit", "unsubscribe", "ack", "nack", "extend", "reject", "release", "heartbeat")

@@ -1,0 +1,222 @@
+"""The client's own processor time for a call, of this checkout beside another one.
+
+    git worktree add ../before SOME_COMMIT
+    python -m benchmarks.client_cost --before ../before [--rounds 15] [--only produce,...] [--json]
+
+Both clients talk to one broker of this checkout, without fsync, in short turns. Processor time is
+that of the thread that calls (`time.thread_time_ns`), kernel included: for each round the median of
+its calls, and of these the median. On a machine with other work it still grows, since caches are
+cold after every wait; both clients meet the same.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+IS_LONG = True
+
+ROOT: Final = Path(__file__).parents[1]
+VALUE: Final = b"x" * 100
+FILLED: Final = 400_000
+HANDLED: Final = 20_000
+
+
+class Figures:
+    """What was measured of one kind of call, in µs."""
+
+    def __init__(self) -> None:
+        self.used: list[float] = []
+        self.took: list[float] = []
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        began, used = time.perf_counter_ns(), time.thread_time_ns()
+        found = function()
+        self.used.append((time.thread_time_ns() - used) / 1e3)
+        self.took.append((time.perf_counter_ns() - began) / 1e3)
+        return found
+
+
+class Workload:
+    """The client of the version that is imported, at work."""
+
+    def __init__(self, servers: str, name: str) -> None:
+        import quivermq  # noqa: PLC0415  (of the version that is asked for)
+
+        self._client = client = quivermq.connect(servers, timeout=30.0)
+        self._lone, self._bulk, self._pushed = f"lone-{name}", f"bulk-{name}", f"pushed-{name}"
+        for topic in (self._lone, self._bulk, self._pushed):
+            client.create_topic(topic)
+        client.produce_many(self._bulk, [VALUE] * FILLED)
+        self._groups = 0
+
+    def produce(self) -> dict[str, float]:
+        """One message at a time."""
+        client, plain, keyed = self._client, Figures(), Figures()
+        for _ in range(300):
+            plain.call(lambda: client.produce(self._lone, VALUE))
+        for _ in range(50):
+            keyed.call(lambda: client.produce(self._lone, VALUE, key=b"k"))
+        return {
+            "lone produce": statistics.median(plain.used),
+            "lone produce, from call to return": statistics.median(plain.took),
+            "lone produce with a key": statistics.median(keyed.used),
+        }
+
+    def poll_lone(self) -> dict[str, float]:
+        """Messages that were produced one at a time, 10 and 1 at a time."""
+        for _ in range(250):
+            self._client.produce(self._lone, VALUE)
+        return self._polls("10 lone", self._lone, 10, 25) | self._polls("1 lone", self._lone, 1, 25)
+
+    def poll(self) -> dict[str, float]:
+        """Messages that were produced in large batches."""
+        return self._polls("10", self._bulk, 10, 25) | self._polls("1,000", self._bulk, 1_000, 10)
+
+    def default_poll(self) -> dict[str, float]:
+        """A loop that names no number, over the whole topic."""
+        return self._polls("default", self._bulk, None, 30)
+
+    def _polls(self, title: str, topic: str, size: int | None, count: int) -> dict[str, float]:
+        client, group = self._client, f"polled-{title}".replace(" ", "-").replace(",", "")
+        polled, acked = Figures(), Figures()
+        if topic == self._bulk:
+            self._groups += 1
+            group += f"-{self._groups}"
+        for _ in range(count):
+            messages = polled.call(lambda: client.poll(topic, group, size, wait=0.0))
+            if not messages:
+                break
+            acked.call(lambda: client.ack(messages))  # noqa: B023  (called at once)
+        used = {"poll": polled.used, "ack": acked.used}
+        return {f"{call} of {title}": statistics.median(each) for call, each in used.items()}
+
+    def handler(self) -> dict[str, float]:
+        """A subscription that calls a function for every message."""
+        self._groups += 1
+        done, count = threading.Event(), 0
+
+        def handle(_: Any) -> None:
+            nonlocal count
+            count += 1
+            if count == HANDLED:
+                done.set()
+
+        group = f"handled-{self._groups}"
+        began = time.process_time_ns()
+        with self._client.subscribe(self._bulk, group, handler=handle, prefetch=5_000):
+            done.wait(60.0)
+            used = time.process_time_ns() - began
+        return {"subscription with a handler, a message": used / HANDLED / 1e3}
+
+    def push(self) -> dict[str, float]:
+        """From before a produce to when a handler has the message."""
+        laps: list[float] = []
+        arrived, began = threading.Event(), 0.0
+
+        def handle(_: Any) -> None:
+            laps.append(time.perf_counter() - began)
+            arrived.set()
+
+        with self._client.subscribe(self._pushed, "pushed", handler=handle):
+            for _ in range(60):
+                arrived.clear()
+                began = time.perf_counter()
+                self._client.produce(self._pushed, VALUE)
+                arrived.wait(10.0)
+        return {"from produce to handler": statistics.median(laps) * 1e6}
+
+
+WAYS: Final = ("produce", "poll_lone", "poll", "default_poll", "handler", "push")
+
+
+def work(servers: str, name: str) -> None:
+    """Measure what every line that comes in names."""
+    workload = Workload(servers, name)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(json.dumps(getattr(workload, line.strip())()), flush=True)
+
+
+class Worker:
+    """A process with the client of one checkout."""
+
+    def __init__(self, checkout: Path, servers: str) -> None:
+        name = "this" if checkout == ROOT else "other"
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__)), "--servers", servers, "--name", name],
+            env=os.environ | {"PYTHONPATH": str(checkout / "src")},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._read()
+
+    def measure(self, way: str) -> dict[str, float]:
+        assert self._process.stdin is not None
+        print(way, file=self._process.stdin, flush=True)
+        found: dict[str, float] = json.loads(self._read())
+        return found
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
+
+    def stop(self) -> None:
+        self._process.communicate()
+
+
+def compare(before: Path, rounds: int, ways: list[str]) -> dict[str, list[float]]:
+    """The medians of both, by what was measured."""
+    from benchmarks.quiver import Brokers  # noqa: PLC0415  (a worker may be of another checkout)
+
+    figures: dict[str, list[list[float]]] = {}
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-client-") as folder,
+        Brokers(Path(folder), 1, "--fsync", "never") as brokers,
+    ):
+        workers = [Worker(before, brokers.servers), Worker(ROOT, brokers.servers)]
+        for way in ways:
+            for _ in range(rounds):
+                for number, worker in enumerate(workers):
+                    for name, found in worker.measure(way).items():
+                        figures.setdefault(name, [[], []])[number].append(found)
+        for worker in workers:
+            worker.stop()
+    return {name: list(map(statistics.median, found)) for name, found in figures.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--before", type=Path, help="another checkout")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--only", default=",".join(WAYS))
+    parser.add_argument("--servers", default="", help="measure what is imported, on demand")
+    parser.add_argument("--name", default="")
+    parser.add_argument("--json", action="store_true", help="one JSON line for programs")
+    options = parser.parse_args()
+    if options.servers:
+        work(options.servers, options.name)
+        return
+    if not options.before:
+        parser.error("name another checkout with --before")
+    found = compare(options.before.absolute(), options.rounds, options.only.split(","))
+    if options.json:
+        print(json.dumps({"benchmark": "client_cost", "us": found}))
+        return
+    print(f"µs, medians of {options.rounds} rounds in turns; processor time of the client but for")
+    print("what says from where to where")
+    for name, (was, now) in found.items():
+        print(f"  {name:<44} {was:>10,.1f} {now:>10,.1f}   x {now / was:.2f}")
+
+
+if __name__ == "__main__":
+    main()
