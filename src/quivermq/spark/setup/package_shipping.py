@@ -24,10 +24,10 @@ from pyspark.sql.datasource import DataSource
 import quivermq
 
 _NOT_SHIPPED: Final = {
-    "cli", "log", "node", "pipelines", "portal", "queue", "raft", "replica", "testing",
-    "transports",
+    "backup", "cli", "cluster", "cluster_findings", "cluster_samples", "integrations", "log",
+    "node", "pipelines", "portal", "queue", "raft", "replica", "testing", "transports",
 }  # fmt: skip
-"""Code of brokers and commands, which Spark never imports."""
+"""Code of brokers, commands and other frameworks, which Spark never imports."""
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
 
 
