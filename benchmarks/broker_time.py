@@ -27,7 +27,7 @@ from typing import Final
 IS_LONG = True
 
 ROOT: Final = Path(__file__).parents[1]
-LAPS, FIRST = 3_000, 300
+LAPS, FIRST = 1_500, 150
 CLIENTS, GROUPS = 64, 100
 VALUE: Final = b"x" * 100
 TOPIC: Final = "t"
