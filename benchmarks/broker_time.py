@@ -235,8 +235,8 @@ WORKS: Final[dict[str, Callable[[Requests], Awaitable[list[float]]]]] = {
     "lone produce": lone,
     "poll of 10 + ack": polled,
     "produce to a poll that waits": pushed,
-    "64 clients, a produce each": crowd,
-    "100 groups, a message each": groups,
+    "a produce of each of 64 clients": crowd,
+    "a message to each of 100 groups": groups,
 }
 
 

@@ -67,6 +67,10 @@ ACKNOWLEDGED: dict[str, list[Change]] = {
     "an unknown lease": [of_settlement(lease=77)],
     "a part of an unknown lease": [of_settlement(lease=77), intervals((0, 2))],
     "the lease of another": [lambda body: setattr(body, "consumer", 5)],
+    "a part of the lease of another": [
+        lambda body: setattr(body, "consumer", 5),
+        intervals((1, 3)),
+    ],
 }
 REFUSED: dict[str, list[Change]] = {
     "an unknown topic": [lambda body: setattr(body, "topic", "none")],
