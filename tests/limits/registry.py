@@ -92,6 +92,9 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "queue/group.py:REVIVALS_MAX",
     ),
     "another layout below it: tests/batches/test_lone.py": ("batches/lone.py:LONE_BYTES_MAX",),
+    "cut by Arrow above it: tests/batches/test_plain_cut.py": (
+        "batches/plain_cut.py:PLAIN_ROWS_MAX",
+    ),
     "of one value: tests/queue/test_catalog.py": (
         "queue/catalog.py:DEPTH_MAX", "queue/catalog.py:KEY_CHARACTERS_MAX",
     ),

@@ -5,8 +5,9 @@ from crc32c import crc32c
 from quivermq.batches.decode import decode_batch
 from quivermq.batches.encode import without_surroundings
 from quivermq.batches.frame import Frame
-from quivermq.batches.header import COMPRESSED, Offset
+from quivermq.batches.header import COMPRESSED, Buffer, FrameKind, Offset
 from quivermq.batches.limits import DEFAULT_LIMITS, Limits
+from quivermq.batches.plain_cut import plain_part
 from quivermq.errors import InvalidRequest
 
 
@@ -21,8 +22,10 @@ def cut(frame: Frame, start: int, stop: int, limits: Limits = DEFAULT_LIMITS) ->
         raise InvalidRequest(f"{frame!r} does not hold offsets {start} to {stop - 1}")
     if count == header.count:
         return frame
-    part = without_surroundings(decode_batch(frame, limits, first=skipped, stop=skipped + count))
-    body = memoryview(part.serialize()).cast("B")
+    body = _plain_part(frame, skipped, skipped + count, limits)
+    if body is None:
+        part = decode_batch(frame, limits, first=skipped, stop=skipped + count)
+        body = memoryview(without_surroundings(part).serialize()).cast("B")
     size = len(body)
     return Frame(
         header._replace(
@@ -36,3 +39,11 @@ def cut(frame: Frame, start: int, stop: int, limits: Limits = DEFAULT_LIMITS) ->
         ),
         body,
     )
+
+
+def _plain_part(frame: Frame, first: int, stop: int, limits: Limits) -> Buffer | None:
+    """The part without Arrow, where that is possible."""
+    header = frame.header
+    if header.kind != FrameKind.DATA or header.flags:
+        return None
+    return plain_part(frame.body, header.count, first, stop, limits.message_bytes_max)

@@ -93,6 +93,33 @@ def _check(body: Buffer, count: int, codec: Codec | None, decoded_bytes: int) ->
         _check_decoded(memoryview(body)[data_start:], places, decoded_bytes)
 
 
+def checked_places(body: Buffer, count: int) -> tuple[list[tuple[int, int]], int]:
+    """The places of the buffers of a record batch of `count` rows without compression, and where
+    these begin; raises `Corrupt` unless it is one."""
+    try:
+        rows, codec, places, data_start = _read(body)
+    except (struct.error, IndexError) as error:
+        raise Corrupt(f"the Arrow message's metadata points outside it: {error}") from error
+    if rows != count or codec is not None:
+        raise Corrupt(f"the header counts {count} plain messages, the Arrow message {rows}")
+    _check_places(places, len(body) - data_start)
+    return places, data_start
+
+
+def row_fields(body: Buffer) -> tuple[int, int, int, int, int]:
+    """Where, in a record batch of one column of values, the numbers stand that depend on its rows:
+    the size of all buffers, the rows, the rows of the column, the size of the second buffer, and
+    place and size of the third."""
+    metadata = memoryview(body)[_PREFIX.size :]
+    _, _, header, body_bytes = _fields(metadata, _U32.unpack_from(metadata)[0])
+    length, nodes, buffers, _ = _fields(metadata, _follow(metadata, header))
+    node = _follow(metadata, nodes) + _U32.size
+    second = _follow(metadata, buffers) + _U32.size + _BUFFER.size
+    places = (body_bytes, length, node, second + _I64.size, second + _BUFFER.size)
+    a, b, c, d, e = (_PREFIX.size + place for place in places)
+    return a, b, c, d, e
+
+
 def find_buffer(body: Buffer, number: int, decoded_bytes: int) -> bytes:
     """A buffer of a checked record batch by its place, decompressed; empty if there is none."""
     try:

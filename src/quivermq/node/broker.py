@@ -306,6 +306,7 @@ class Broker:
                 **backups.bulky(),
             },
             backups.storing(),
+            self.consumers.straight(),
         )
 
     def _guard(self) -> None:

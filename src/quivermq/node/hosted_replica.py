@@ -271,7 +271,8 @@ class HostedReplica:
             return
         if not any(isinstance(piece, Drop) for piece in (*self._writing, *self._disk_queue)):
             self._disk_queue.append(Drop(plan))
-            self._write_next()
+            if self._write_next():
+                self.schedule()
 
     def now_ms(self) -> int:
         return self._host.now_ms()
@@ -320,17 +321,14 @@ class HostedReplica:
         self.is_scheduled = False
         if self.trouble or self.is_closed:
             return
-        try:
-            effects = self.replica.take_effects()
-        except _FAILURES as error:
-            self._recover_from(error)
+        if not self._carry_out():
             return
-        self._carry_out(effects)
-        self._write_next()
+        # What was written at once is not waited for: what follows from it leaves in the same turn.
+        is_more_due = self._write_next() and self._carry_out() and bool(self._disk_queue)
         if self._has_halted():
             # What was written at once has failed: the replica's leadership has ended with it.
             return
-        if self.replica.is_behind:
+        if is_more_due or self.replica.is_behind:
             self.schedule()
         if self.replica.is_serving != self.was_serving:
             self.was_serving = self.replica.is_serving
@@ -343,7 +341,13 @@ class HostedReplica:
     def _has_halted(self) -> bool:
         return bool(self.trouble) or self.is_closed
 
-    def _carry_out(self, effects: list[Effect]) -> None:
+    def _carry_out(self) -> bool:
+        """Carry out all effects but disk work, which is gathered; False if the replica failed."""
+        try:
+            effects: list[Effect] = self.replica.take_effects()
+        except _FAILURES as error:
+            self._recover_from(error)
+            return False
         for effect in effects:
             kind = type(effect)
             if kind is Send:
@@ -358,6 +362,7 @@ class HostedReplica:
                 self._pack(effect)  # type: ignore[arg-type]
             else:
                 self._disk_queue.append(effect)  # type: ignore[arg-type]
+        return True
 
     def _pack(self, work: SaveCheckpoint) -> None:
         """Have a state packed aside if it is large, and then written in turn with all else.
@@ -388,14 +393,16 @@ class HostedReplica:
                 )  # fmt: skip
             else:
                 self._disk_queue.append(work)
-                self._write_next()
+                if self._write_next():
+                    self.schedule()
 
         self._host.run_aside(work.state.pack, packed)
 
-    def _write_next(self) -> None:
-        """Hand the gathered disk work over, unless some is under way."""
+    def _write_next(self) -> bool:
+        """Hand the gathered disk work over, unless some is under way; True if it is written, so
+        that more may follow."""
         if self._writing or not self._disk_queue or self.is_closed:
-            return
+            return False
         self._writing, self._disk_queue = self._disk_queue, []
         work, log, life = self._writing, self.log, self.life
         if self._host.writes_inline and waits_for_no_disk(work):
@@ -403,19 +410,22 @@ class HostedReplica:
                 result: object = carry_out_all(log, work)
             except Exception as error:
                 result = error
-            self._written(result, life)
-        else:
-            self._host.write(
-                self, lambda: carry_out_all(log, work), lambda result: self._written(result, life)
-            )
+            return self._written(result, life)
 
-    def _written(self, result: object, life: int) -> None:
-        """Disk work is done, as many pieces of it as `result` says; or it failed."""
+        def written(result: object) -> None:
+            if self._written(result, life):
+                self.schedule()
+
+        self._host.write(self, lambda: carry_out_all(log, work), written)
+        return False
+
+    def _written(self, result: object, life: int) -> bool:
+        """Disk work is done, as many pieces of it as `result` says; or it failed: then False."""
         if life != self.life or self.is_closed:
-            return
+            return False
         if not isinstance(result, int):
             self._recover_from(result)
-            return
+            return False
         try:
             for piece in self._writing[:result]:
                 if isinstance(piece, Persist):
@@ -430,14 +440,14 @@ class HostedReplica:
                         self._tell("replica_mended", "is mended, and takes part again")
         except _FAILURES as error:
             self._recover_from(error)
-            return
+            return False
         self._writing = self._writing[result:]
         if self._writing:
             # What is left comes again, in front of everything else: the log is as it was.
             logger.warning("%s: the disk is full", self.name)
             self._tell("disk_full", "waits to be written: the disk is full")
             self._host.call_later(RETRY_FULL_DISK_S, lambda: self._retry(life))
-        self.schedule()
+        return True
 
     def _retry(self, life: int) -> None:
         if life == self.life and not self.is_closed:
@@ -446,7 +456,8 @@ class HostedReplica:
             drops = [piece for piece in work if isinstance(piece, Drop)]
             self._disk_queue = drops + [piece for piece in work if not isinstance(piece, Drop)]
             self._writing = []
-            self._write_next()
+            if self._write_next():
+                self.schedule()
 
     def _end_requests(self) -> None:
         waiting, self._waiting = self._waiting, {}

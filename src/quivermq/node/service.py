@@ -23,7 +23,7 @@ from quivermq.log_context import Work, add_table
 from quivermq.node.access_control import AccessControl
 from quivermq.node.callers import BROKER, NOBODY, Allowance, Caller
 from quivermq.node.counters import Counters
-from quivermq.node.handlers.produce import ProduceHandler
+from quivermq.node.handlers.produce import Finished, ProduceHandler
 from quivermq.node.permissions import AUDITED
 from quivermq.node.tasks import end_tasks
 from quivermq.wire import check_items, error_to_proto, proto
@@ -35,6 +35,8 @@ Answer = tuple[proto.Response, Sequence[Frame]]
 Handler = Callable[[proto.Request], Awaitable[proto.Response | Answer]]
 StoreHandler = Callable[[proto.Request, Sequence[Frame]], Awaitable[proto.Response]]
 """Of a request that brings batches."""
+Straight = Callable[[proto.Request, Finished], bool]
+"""Of a request that most often needs no task: False if it does, and nothing was done for it."""
 Room = Callable[[int], Awaitable[None]]
 """Waits until the client can take an answer of so many bytes."""
 
@@ -99,6 +101,7 @@ class Service:
         self._handlers: dict[str, Handler] = {}
         self._bulky: dict[str, Bulky] = {}
         self._storing: dict[str, StoreHandler] = {}
+        self._straight: dict[str, Straight] = {}
         self._forwarder = forwarder
         self._counters = self.counters = counters
         self._timeout_s = timeout_s
@@ -118,12 +121,14 @@ class Service:
         handlers: dict[str, Handler],
         bulky: dict[str, Bulky],
         storing: dict[str, StoreHandler],
+        straight: dict[str, Straight],
     ) -> None:
         """Before the first request: some handlers call this service themselves."""
         self._producing = producing
         self._handlers = handlers
         self._bulky = bulky
         self._storing = storing
+        self._straight = straight
 
     def guard(
         self, access: AccessControl, audit: Callable[[Caller, proto.Request, str], None]
@@ -161,8 +166,8 @@ class Service:
                 reply(response, ())
                 return None
             reply = _charged(reply, allowance)
-        is_produce = request.WhichOneof("body") == "produce"
-        if is_produce and (access is None or access.allows(caller, request)):
+        kind = request.WhichOneof("body") or ""
+        if kind == "produce" and (access is None or access.allows(caller, request)):
             return self._submit_produce(request, frames, reply, room, caller)
         try:
             check_items(request)
@@ -171,7 +176,28 @@ class Service:
             response.id = request.id
             reply(response, ())
             return None
+        straight = self._straight.get(kind)
+        if straight is not None and (access is None or access.allows(caller, request)):
+            # Others have it passed on, if this broker turns out not to lead.
+            is_final = request.direct or request.forwarded
+            if (
+                is_final
+                and not self._has_left()
+                and straight(request, self._finish(request, reply))
+            ):
+                return None
         return self._spawn(request, frames, reply, room, caller)
+
+    def _finish(self, request: proto.Request, reply: Reply) -> Finished:
+        """The reply of a request that has no task."""
+
+        def finished(result: proto.Response | QuiverError) -> None:
+            if isinstance(result, QuiverError):
+                result = self.refusal(result)
+            result.id = request.id
+            reply(result, ())
+
+        return finished
 
     def _submit_produce(
         self,
@@ -181,12 +207,7 @@ class Service:
         room: Room,
         caller: Caller | None,
     ) -> asyncio.Task[None] | None:
-        def finished(result: proto.Response | QuiverError) -> None:
-            if isinstance(result, QuiverError):
-                result = self.refusal(result)
-            result.id = request.id
-            reply(result, ())
-
+        finished = self._finish(request, reply)
         try:
             wait_s = request.timeout_ms / 1000 or self._timeout_s
             self._producing.produce(request.produce, frames, finished, wait_s)

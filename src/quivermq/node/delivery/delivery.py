@@ -18,7 +18,7 @@ from quivermq.node.handlers.poll import PollHandler
 from quivermq.node.handlers.settle import SettleHandler
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.partition_lookup import PartitionLookup
-from quivermq.node.service import Bulky, Handler
+from quivermq.node.service import Bulky, Handler, Straight
 from quivermq.replica import Produced
 
 _CACHE_BYTES: Final = 32 << 20
@@ -58,6 +58,9 @@ class Delivery:
 
     def bulky(self) -> dict[str, Bulky]:
         return {**self._polls.bulky(), **self._groups.bulky(), **self._letters.bulky()}
+
+    def straight(self) -> dict[str, Straight]:
+        return self._settles.straight()
 
     def leadership_changed(self, hosted: HostedReplica) -> None:
         """This broker began to lead a partition, or ceased to."""

@@ -138,6 +138,15 @@ class DeliveryDispatcher:
             self.use(of)
         return await self.hosted.commit_lease_ops(act)
 
+    def submit_lease_ops(
+        self, act: Callable[[LeaseManager], object], done: Callable[[Result], None], of: str
+    ) -> None:
+        """The same without waiting: `done` is called once, unless this raises."""
+        self._check_open()
+        self.hosted.with_leases(act, done)
+        self.schedule_dispatch(of)
+        self.use(of)
+
     def now_ms(self) -> int:
         """The wall clock: what delays go by."""
         return self.hosted.now_ms()

@@ -120,6 +120,8 @@ async def open_all(dispatchers: list[DeliveryDispatcher], group: str, *, at_end:
     """Let a group begin in all partitions at once: also where others give it something first, it
     is not to miss what comes from here on."""
     missing = [dispatcher for dispatcher in dispatchers if not dispatcher.is_open(group)]
+    if not missing:
+        return
     for result in await asyncio.gather(
         *(dispatcher.open(group, at_end=at_end) for dispatcher in missing), return_exceptions=True
     ):

@@ -1,4 +1,8 @@
-"""Settles leased messages: all settlements of a request at once, answered when committed."""
+"""Settles leased messages: all settlements of a request at once, answered when committed.
+
+The straight way is for what consumers ask most: one acknowledgement, by a client that follows
+leaders. It needs no task. Whatever is in its way is left to the other way, which says so.
+"""
 
 import asyncio
 from collections import deque
@@ -8,12 +12,14 @@ from itertools import chain
 from typing import Final, NamedTuple
 
 from quivermq.cluster import Level
-from quivermq.errors import InvalidRequest
+from quivermq.errors import BrokenInvariant, InvalidRequest, QuiverError
 from quivermq.node.counters import Counters
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.delivery.registry import DispatcherRegistry, check_group
-from quivermq.node.service import Handler
+from quivermq.node.handlers.produce import Finished
+from quivermq.node.service import Handler, Straight
 from quivermq.queue import VISIBILITY_MS_MAX, Interval, LeaseManager
+from quivermq.replica import Result
 from quivermq.wire import proto
 
 _VERDICTS_MAX: Final = 10_000
@@ -40,6 +46,53 @@ class SettleHandler:
 
     def handlers(self) -> dict[str, Handler]:
         return {"settle": self.settle, "release_consumer": self.release_consumer}
+
+    def straight(self) -> dict[str, Straight]:
+        return {"settle": self.settle_straight}
+
+    def settle_straight(self, request: proto.Request, finished: Finished) -> bool:
+        """Acknowledge messages of one lease; False if nothing was done, and the other way is to be
+        gone."""
+        body = request.settle
+        if len(body.settlements) != 1:
+            return False
+        settlement = body.settlements[0]
+        if settlement.outcome != proto.ACK or len(settlement.intervals) > _PORTION:
+            return False
+        group, consumer = body.group, body.consumer
+        intervals = [(part.start, part.end) for part in settlement.intervals] or None
+        acked = 0
+        lost: list[Interval] | None = None
+
+        def settle(leases: LeaseManager) -> None:
+            nonlocal acked, lost
+            if intervals is None and _scattered(leases, group, consumer, settlement):
+                raise InvalidRequest("more is left of the lease than is settled in one turn")
+            before = _done(leases, group)
+            if intervals is None and not _is_known(leases, group, consumer, settlement.lease):
+                lost = []
+            else:
+                found = leases.acknowledge(group, settlement.lease, intervals, consumer)
+                lost = found or None
+            acked = _done(leases, group) - before
+
+        def done(result: Result) -> None:
+            if isinstance(result, QuiverError):
+                finished(result)
+                return
+            name = dispatcher.hosted.name
+            self._counters.shares[name.topic, name.partition, group].acked += acked
+            found = [] if lost is None else [_lost(0, lost)]
+            finished(proto.Response(settled=proto.Settled(lost=found)))
+
+        try:
+            check_group(group)
+            _check(body.settlements)
+            dispatcher = self._dispatchers.leading(body.topic, body.topic_id, settlement.partition)
+            dispatcher.submit_lease_ops(settle, done, of=group)
+        except (QuiverError, BrokenInvariant):
+            return False
+        return True
 
     async def settle(self, request: proto.Request) -> proto.Response:
         body = request.settle
@@ -102,13 +155,7 @@ class SettleHandler:
                 acked += await dispatcher.commit_lease_ops(turn, of=group)
         name = dispatcher.hosted.name
         self._counters.shares[name.topic, name.partition, group].acked += acked
-        return [
-            proto.Lost(
-                settlement=number,
-                intervals=[proto.Interval(start=start, end=end) for start, end in intervals],
-            )
-            for number, intervals in lost.items()
-        ]
+        return [_lost(number, intervals) for number, intervals in lost.items()]
 
     async def release_consumer(self, request: proto.Request) -> proto.Response:
         """A consumer ends: what it holds goes back at once."""
@@ -128,6 +175,11 @@ class SettleHandler:
 
         await asyncio.gather(*map(release, dispatchers))
         return proto.Response(done=proto.Done())
+
+
+def _lost(number: int, intervals: list[Interval]) -> proto.Lost:
+    parts = [proto.Interval(start=start, end=end) for start, end in intervals]
+    return proto.Lost(settlement=number, intervals=parts)
 
 
 def _portions(settlements: Sequence[Numbered]) -> Iterator[list[Part]]:
