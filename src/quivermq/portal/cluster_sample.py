@@ -89,7 +89,7 @@ class ClusterSample:
 
     @cached_property
     def replicas(self) -> list[ReplicaRow]:
-        """Every partition, in order."""
+        """Every partition, in order; first that of the metadata."""
         places: dict[TopicPartition, dict[int, Scrape]] = {}
         for node, scrape in self.scrapes.items():
             for place in scrape.partitions.get("quiver_raft_state", {}):
@@ -101,5 +101,7 @@ class ClusterSample:
                 {node: scrape.state_of(place) for node, scrape in at.items()},
                 self.lags.get(place, {}),
             )
-            for place, at in sorted(places.items())
+            for place, at in sorted(
+                places.items(), key=lambda each: (each[0][0] != METADATA, each[0])
+            )
         ]
