@@ -60,11 +60,15 @@ def test_a_group_is_listed_and_described(servers: str, topic: str, client: quive
 
         described = quiver("group", "describe", topic, "g", "--servers", servers).stdout
         assert described.startswith(f"g of {topic}: shared, 1 member\n")
-        assert described.rstrip().endswith(f" {len(held)}"), "its member, and what it holds"
-        assert "[" in described.splitlines()[-2], "the member's program and process"
+        members, leased = described.split("leased to")
+        assert members.rstrip().endswith(f" {len(held)}"), "its member, and what it holds"
+        assert "[" in members.rstrip().splitlines()[-1], "the member's program and process"
+        assert sum(int(row[-4]) for row in table_rows(leased)) == len(held)
 
         found = quiver_json("group", "describe", topic, "g", "--servers", servers)
         assert found["in_flight"] == len(held)
+        assert sum(each["count"] for each in found["leased"]) == len(held)
+        assert all(0 <= each["held"] < 30 for each in found["leased"])
         assert [each["partition"] for each in found["partitions"]] == [0, 1]
         missing = quiver("group", "describe", topic, "nobody", "--servers", servers)
         assert "nobody" in error_line(missing, 1)

@@ -48,6 +48,36 @@ def test_every_message_of_a_group_is_counted_once(real: quivermq.Client, wide: s
     real.ack(held)
 
 
+def test_what_is_in_flight_is_listed_the_longest_held_first(
+    real: quivermq.Client, wide: str
+) -> None:
+    assert real.in_flight(wide, "g") == []
+    first = real.poll(wide, group="g", max_messages=4, visibility=60)
+    time.sleep(0.05)
+    real.extend(first, 90)
+    real.nack(real.poll(wide, group="g", max_messages=2), delay=0)
+    second = real.poll(wide, group="g", max_messages=30, visibility=60)
+    found = real.in_flight(wide, "g")
+    held = {
+        (each.partition, offset)
+        for each in found
+        for offset in range(each.offset, each.offset + each.count)
+    }
+    assert held == {(message.partition, message.offset) for message in [*first, *second]}
+    assert {(each.partition, each.offset) for each in found[:1]} == {
+        (first[0].partition, first[0].offset)
+    }
+    assert found[0].held >= 0.05
+    assert 60 < found[0].left <= 90
+    assert found[0].member == real.group(wide, "g").members[0].id
+    assert found[0].program == real.group(wide, "g").members[0].name
+    assert sorted({each.deliveries for each in found}) == [1, 2]
+    assert sum(each.count for each in found if each.deliveries == 2) == 2
+    assert real.in_flight(wide, "g", limit=1) == found[:1] or len(found) > 1
+    with pytest.raises(InvalidRequest, match="limit"):
+        real.in_flight(wide, "g", limit=0)
+
+
 def test_groups_are_listed_by_name_with_those_that_only_commit(
     real: quivermq.Client, wide: str
 ) -> None:

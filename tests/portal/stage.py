@@ -23,13 +23,15 @@ HOSTILE: Final = b"<script>window.hacked = 1</script><img src=x onerror='window.
 
 
 @contextmanager
-def portal(servers: str, *flags: str, token: str = "") -> Iterator[str]:
-    """`quiver portal` on a free port; gives its address."""
+def portal(servers: str, *flags: str, token: str = "", code: str = "") -> Iterator[str]:
+    """`quiver portal` on a free port; gives its address. `code`: of another checkout."""
     command = [
         sys.executable, "-m", "quivermq", "portal", "--servers", servers,
         "--listen", "127.0.0.1:0", "--json", *flags,
     ]  # fmt: skip
     environment = {**os.environ, "QUIVER_TOKEN": token}
+    if code:
+        environment["PYTHONPATH"] = code
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         try:
             assert process.stdout is not None

@@ -234,6 +234,16 @@ def test_a_group_is_explained_moved_and_deleted(page: Page, client: quivermq.Cli
     page.locator("[name=offset]").first.fill("7")
     page.get_by_role("button", name="Explain").click()
     expect(page.locator("#why")).to_contain_text("no consumer of team polls")
+    client.nack(client.poll("grouped", group="team", max_messages=2), delay=0)
+    held = client.poll("grouped", group="team", max_messages=3, visibility=3600, wait=10)
+    leased = page.locator("#leased tbody tr")
+    expect(leased.first).to_contain_text("59m")
+    # Those that failed once are delivered for the second time.
+    expect(page.locator("#leased .pill.warn").first).to_have_text("2")
+    page.locator("[name=offset]").first.fill(str(held[0].offset))
+    page.get_by_role("button", name="Explain").click()
+    expect(page.locator("#why")).to_contain_text("is in flight: ")
+    expect(page.locator("#why")).to_contain_text("as its delivery no. 2")
     page.get_by_role("button", name="Move").click()
     page.locator("#seek [name=to]").select_option("offset")
     page.locator("#seek [name=offset]").fill("9")
@@ -364,6 +374,22 @@ def test_a_phone_has_a_menu_and_no_page_wider_than_it(page: Page) -> None:
     page.locator(".menu-button").click()
     page.locator(".sidebar").get_by_role("link", name="Groups").click()
     expect(page.get_by_role("heading", name="Groups")).to_be_visible()
+
+
+def test_long_names_and_reasons_fit_a_phone(page: Page, client: quivermq.Client) -> None:
+    name, group = "n" * 200, "g" * 200
+    client.create_topic(name, max_deliveries=1)
+    client.produce_many(name, [b"v" * 3000, b"short"])
+    first, _ = client.poll(name, group=group, max_messages=2)
+    first.reject("a reason of many words " * 20)
+    page.set_viewport_size({"width": 390, "height": 844})
+    of_topic = f"/topics/{name}"
+    for path in (
+        "/", "/topics", "/groups", "/cluster?every=1", of_topic, f"{of_topic}/messages",
+        f"{of_topic}/groups", f"{of_topic}/groups/{group}", f"{of_topic}/dead-letters",
+    ):  # fmt: skip
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, path
 
 
 def test_light_and_dark_are_kept(page: Page) -> None:

@@ -10,6 +10,7 @@ from quivermq.client import (
     DelayedInfo,
     GroupInfo,
     GroupPartitionInfo,
+    InFlightInfo,
     MemberInfo,
     PartitionInfo,
     TopicInfo,
@@ -75,6 +76,10 @@ def group(mode: str = "shared", members: int = 0, **counts: int | None) -> Group
 
 
 LATER = DelayedInfo(partition=0, offset=40, count=2, due=NOW + timedelta(seconds=90), priority=0)
+HELD = InFlightInfo(
+    partition=0, offset=70, count=5, member="7", program="worker-7", deliveries=2, held=75.4,
+    left=12.0,
+)  # fmt: skip
 DEAD = DeadLetter(0, 0, "orders", "g", "no stock", 5, 0, 50, None, b"", {}, 0, "")
 
 
@@ -89,6 +94,8 @@ DEAD = DeadLetter(0, 0, "orders", "g", "no stock", 5, 0, 50, None, b"", {}, 0, "
         (group(lag=9), 60, "waits because no consumer of g polls: 9 messages of the partition"),
         (group(lag=9, members=2, in_flight=3), 60, "or is one of 3 in flight"),
         (group(in_flight=3, members=1), 60, "is one of 3 in flight, leased to a consumer, or"),
+        (group(lag=9, in_flight=3), 74, "is in flight: worker-7 has held it for 1m15s, as its"),
+        (group(in_flight=3), 75, "is one of 3 in flight, leased to a consumer, or it is done"),
         (group(), 60, "is done: nothing of the partition waits."),
         (group(start_offset=50, lag=3), 20, "is not the group's: g began at 50."),
         (group("sticky", committed=30, members=1, lag=70), 29, "has committed offset 30."),
@@ -98,7 +105,7 @@ DEAD = DeadLetter(0, 0, "orders", "g", "no stock", 5, 0, 50, None, b"", {}, 0, "
     ],
 )
 def test_why_a_message_waits_is_a_sentence(found: GroupInfo, offset: int, words: str) -> None:
-    text = explain(topic(), found, 0, offset, [LATER], [DEAD], NOW)
+    text = explain(topic(), found, 0, offset, [LATER], [DEAD], [HELD], NOW)
     assert words in text
     assert text.startswith(f"Message {offset} of partition 0 ")
     assert text.endswith(".")
@@ -106,9 +113,11 @@ def test_why_a_message_waits_is_a_sentence(found: GroupInfo, offset: int, words:
 
 def test_what_the_topic_lacks_is_told_first() -> None:
     limited = topic(rate_limit=quivermq.RateLimit(0.5))
-    assert "at most 0.5 a second" in explain(limited, group(lag=9, members=1), 0, 60, [], [], NOW)
+    assert "at most 0.5 a second" in explain(
+        limited, group(lag=9, members=1), 0, 60, [], [], [], NOW
+    )
     leaderless = topic(partitions=[PartitionInfo(partition=0, leader=0, replicas=(1,))])
-    assert "has no leader" in explain(leaderless, group(lag=9), 0, 60, [], [], NOW)
-    assert explain(topic(), group(), 3, 60, [], [], NOW) == "orders has no partition 3."
+    assert "has no leader" in explain(leaderless, group(lag=9), 0, 60, [], [], [], NOW)
+    assert explain(topic(), group(), 3, 60, [], [], [], NOW) == "orders has no partition 3."
     unused = GroupInfo(name="g", topic="orders", mode="shared")
-    assert "waits for a first poll" in explain(topic(), unused, 0, 60, [], [], NOW)
+    assert "waits for a first poll" in explain(topic(), unused, 0, 60, [], [], [], NOW)

@@ -66,7 +66,7 @@ def test_long_leases_that_are_settled_soon_are_forgotten(monkeypatch: pytest.Mon
         assert leased is not None
         rig.leases.acknowledge("g", leased.lease, None)
     assert len(rig.leases._expiring) < 50
-    assert len(rig.leases._deadlines) < 50
+    assert len(rig.leases._times) < 50
     assert rig.leases.alarm_ms(rig.now_ms, rig.now_ms) == 30_000
     assert rig.later(30_000) == 1
     assert held.lease

@@ -58,6 +58,38 @@ def test_an_extended_lease_lasts_longer() -> None:
     assert not rig.leases.extend("g", leased.lease, 60_000, rig.now_ms)
 
 
+def test_what_is_in_flight_is_listed_with_its_age_and_its_deliveries() -> None:
+    rig = Rig(TopicSettings(retry_first_ms=0))
+    rig.put(6)
+    first = rig.take(2)
+    rig.leases.fail("g", first.lease, [(1, 2)], 0, rig.now_ms)
+    rig.later(5_000)
+    rig.leases.extend("g", first.lease, 60_000, rig.now_ms)
+    rig.later(1_000)
+    again = rig.take(3)
+    rig.later(2_000)
+
+    def listed(limit: int = 10) -> list[tuple[int, int, int, int, int]]:
+        return [
+            (one.piece.start, one.piece.end, one.piece.failures, one.held_ms, one.left_ms)
+            for one in rig.leases.in_flight("g", rig.now_ms, limit)
+        ]
+
+    assert listed() == [
+        (0, 1, 0, 8_000, 57_000),
+        (1, 2, 1, 2_000, VISIBILITY_MS - 2_000),
+        (2, 4, 0, 2_000, VISIBILITY_MS - 2_000),
+    ]
+    assert listed(2) == listed()[:2]
+    rig.leases.acknowledge("g", again.lease, [(2, 4)])
+    assert [place[:2] for place in listed()] == [(0, 1), (1, 2)]
+    rig.commit()
+    rig.restart()
+    # The next leader knows that they are leased, and counts from here on.
+    assert [place[3] for place in listed()] == [0, 0]
+    assert rig.leases.in_flight("nobody", rig.now_ms, 10) == []
+
+
 def test_extending_by_the_same_time_writes_nothing() -> None:
     rig = Rig()
     rig.put(1)

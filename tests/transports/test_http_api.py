@@ -325,6 +325,20 @@ async def test_groups_are_listed_sought_and_deleted(tmp_path: Path) -> None:
 
 
 @on_served_loop
+async def test_what_is_in_flight_is_listed(tmp_path: Path) -> None:
+    async with http(tmp_path) as client:
+        await make_orders(client, "a", "b")
+        await post(client, f"{BILLING}/poll", visibility=60)
+        (held,) = (await ok(await client.get(f"{BILLING}/in-flight")))["in_flight"]
+        assert (held["partition"], held["offset"], held["count"], held["deliveries"]) == (
+            0, "0", "2", 1,
+        )  # fmt: skip
+        assert held["held"] + held["left"] == 60.0
+        empty = await ok(await client.get(f"{ORDERS}/groups/nobody/in-flight"))
+        assert empty == {"in_flight": []}
+
+
+@on_served_loop
 async def test_dead_letters_are_shown_redriven_and_purged(tmp_path: Path) -> None:
     async with http(tmp_path) as client:
         await make_orders(client, "a", "b", "c")

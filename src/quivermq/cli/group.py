@@ -32,16 +32,18 @@ from quivermq.cli.output import (
     remark,
     table,
 )
+from quivermq.quantities import format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from quivermq.client import GroupInfo, GroupPartitionInfo
+    from quivermq.client import GroupInfo, GroupPartitionInfo, InFlightInfo
 
     _Counted = GroupInfo | GroupPartitionInfo
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
+_LEASED_LISTED = 10
 _COUNTS = ("lag", "in_flight", "delayed", "done", "dead", "lost", "redelivered")
 
 
@@ -82,15 +84,17 @@ def describe(
     timeout: Timeout = DEFAULT_TIMEOUT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
-    """Show a group's partitions and members."""
+    """Show a group's partitions and members, and what has been leased for longest."""
     with connect(servers, timeout) as client:
         group = client.group(topic, name)
+        leased = client.in_flight(topic, name, _LEASED_LISTED) if group.in_flight else []
     if as_json:
-        print_json(_as_dict(group))
+        print_json({**_as_dict(group), "leased": [asdict(each) for each in leased]})
         return
     print_line(_summary(group), "bold")
     _print_partitions(group)
     _print_members(group)
+    _print_in_flight(group, leased)
 
 
 @app.command()
@@ -194,6 +198,26 @@ def _print_members(group: "GroupInfo") -> None:
         holds = numbers(member.partitions) if group.mode == "sticky" else f"{member.in_flight:,}"
         made.add_row(escape(member.name or member.id), holds)
     print_table(made)
+
+
+def _print_in_flight(group: "GroupInfo", leased: list["InFlightInfo"]) -> None:
+    if not leased:
+        return
+    made = table("leased to", "partition>", "offset>", "messages>", "delivery>", "held>", "left>")
+    for each in leased:
+        made.add_row(
+            escape(each.program or each.member),
+            str(each.partition),
+            f"{each.offset:,}",
+            f"{each.count:,}",
+            str(each.deliveries),
+            format_duration(round(each.held)),
+            format_duration(round(each.left)),
+        )
+    print_table(made)
+    listed = sum(each.count for each in leased)
+    if listed < group.in_flight:
+        remark(f"{group.in_flight - listed:,} more in flight")
 
 
 def _columns(rows: "Sequence[_Counted]") -> list[str]:

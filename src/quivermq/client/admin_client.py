@@ -10,7 +10,13 @@ from quivermq.client.checks import Payload
 from quivermq.client.cursor import Place
 from quivermq.client.dead_letter_admin import Letters, letter_filter
 from quivermq.client.group_admin import DelayedMessages
-from quivermq.client.group_models import DeadLetter, DelayedInfo, GroupInfo, Redriven
+from quivermq.client.group_models import (
+    DeadLetter,
+    DelayedInfo,
+    GroupInfo,
+    InFlightInfo,
+    Redriven,
+)
 from quivermq.client.lifecycle import ClientLifecycle
 from quivermq.client.models import (
     UNCHANGED,
@@ -150,6 +156,14 @@ class AdminClient(ClientLifecycle):
     def delete_group(self, topic: str, group: str) -> None:
         """Delete a group: its next poll creates it anew."""
         run(self._core.groups.delete_group(topic, group))
+
+    def in_flight(self, topic: str, group: str, limit: int = 1000) -> list[InFlightInfo]:
+        """List messages that are leased to consumers of a shared group, the longest held first.
+
+        >>> for each in client.in_flight("orders", "billing"):
+        ...     print(each.offset, each.count, each.program, each.held, each.deliveries)
+        """
+        return run(self._core.groups.in_flight(topic, group, limit))
 
     def delayed(self, topic: str, limit: int = 1000) -> list[DelayedInfo]:
         """List messages that a producer delayed and that are not due yet, the next one first."""

@@ -5,7 +5,13 @@ from collections.abc import Iterable
 from quivermq.client.ask_leaders import ask_leaders
 from quivermq.client.checks import check_number, checked_group, checked_name
 from quivermq.client.cursor import Place, parse_place
-from quivermq.client.group_models import ARCHIVE_PREFIX, DelayedInfo, GroupInfo, group_infos
+from quivermq.client.group_models import (
+    ARCHIVE_PREFIX,
+    DelayedInfo,
+    GroupInfo,
+    InFlightInfo,
+    group_infos,
+)
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions, Router
 from quivermq.errors import InvalidRequest
@@ -35,19 +41,36 @@ class GroupAdmin:
             )
         return found[0]
 
+    async def in_flight(self, topic: str, group: str, limit: int) -> list[InFlightInfo]:
+        """What is leased to consumers of a group, the longest held first."""
+        check_number("limit", limit, least=1, whole=True)
+        attempts = self._router.attempts(f"listing what group {checked_group(group)!r} has leased")
+        described = await self._ask(
+            checked_name("topic", topic), group, attempts, min(limit, (1 << 32) - 1)
+        )
+        found = [each for one in described for each in InFlightInfo.all_of(one)]
+        found.sort(key=lambda info: (-info.held, info.partition, info.offset))
+        return found[:limit]
+
     async def _describe(self, topic: str, group: str) -> list[GroupInfo]:
+        attempts = self._router.attempts(f"describing groups of {topic}")
+        found = await self._ask(topic, group, attempts)
+        return group_infos(topic, found, await self._sticky(topic, group, attempts))
+
+    async def _ask(
+        self, topic: str, group: str, attempts: Attempts, leases: int = 0
+    ) -> list[proto.GroupDescription]:
         def request_to(led: LeaderPartitions) -> proto.Request:
             request = proto.Request(direct=led.target.direct)
-            request.describe_groups.topic, request.describe_groups.group = topic, group
-            request.describe_groups.partitions.extend(led.partitions)
+            asked = request.describe_groups
+            asked.topic, asked.group, asked.leases = topic, group, leases
+            asked.partitions.extend(led.partitions)
             return request
 
-        attempts = self._router.attempts(f"describing groups of {topic}")
         # All leaders are asked, so the map had better be true.
         await self._router.refresh(topic, attempts)
         answers = await ask_leaders(self._router, topic, None, request_to, attempts)
-        found = [each for _, reply in answers for each in reply.response.groups_described.groups]
-        return group_infos(topic, found, await self._sticky(topic, group, attempts))
+        return [each for _, reply in answers for each in reply.response.groups_described.groups]
 
     async def _sticky(self, topic: str, group: str, attempts: Attempts) -> list[proto.StickyGroup]:
         request = proto.Request()

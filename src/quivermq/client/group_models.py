@@ -210,6 +210,45 @@ class DelayedInfo:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlightInfo:
+    """Messages in a row that are leased to one consumer of a group, delivered equally often."""
+
+    partition: int
+    offset: int
+    """Of the first of them."""
+    count: int
+    member: str
+    """The id of the consumer that has them."""
+    program: str
+    """Its name, for people."""
+    deliveries: int
+    """With this one."""
+    held: float
+    """Seconds since they were leased, extensions included; at least so many, if the leader of the
+    partition changed meanwhile."""
+    left: float
+    """Seconds until the lease ends, unless it is extended."""
+
+    @classmethod
+    def all_of(cls, found: proto.GroupDescription) -> list[Self]:
+        """As the leader of the partition listed them."""
+        names = {consumer.consumer: consumer.name for consumer in found.consumers}
+        return [
+            cls(
+                partition=found.partition,
+                offset=each.start,
+                count=each.count,
+                member=str(each.consumer),
+                program=names.get(each.consumer, ""),
+                deliveries=each.deliveries,
+                held=each.held_ms / 1000,
+                left=each.left_ms / 1000,
+            )
+            for each in found.leased
+        ]
+
+
 class Redriven(int):
     """The number of dead letters that were redriven."""
 

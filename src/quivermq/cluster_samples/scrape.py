@@ -7,13 +7,15 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 from quivermq.addresses import split_address
 from quivermq.client import ClusterInfo
 
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _BODY_BYTES_MAX: Final = 256 << 20
+_PLACES_MAX: Final = 200_000
 LEADER: Final = 4
 STATES: Final = {0: "stopped", 1: "learner", 2: "follower", 3: "candidate", LEADER: "leader"}
 
@@ -96,36 +98,49 @@ def parse(text: str, node: int) -> Scrape:
     """The figures in an answer of `/metrics`."""
     found = Scrape(node, time.time())
     for line in text.splitlines():
-        if line.startswith("#") or not line:
+        if not line.startswith(("quiver_", "process_")):
             continue
         head, _, value = line.rpartition(" ")
         name, _, labels = head.partition("{")
-        if not name.startswith(("quiver_", "process_")):
-            continue
         try:
-            _take(found, name, dict(_LABEL.findall(labels)), float(value))
+            # Nearly all lines are of partitions, which have the same labels every time.
+            where, key = _place_of(labels)
+            if where == "partitions":
+                found.partitions.setdefault(name, {})[key] = float(value)
+            else:
+                _take(found, where, name, key, float(value))
         except ValueError:
             continue
     return found
 
 
-def _take(found: Scrape, name: str, labels: Mapping[str, str], value: float) -> None:
+@lru_cache(maxsize=_PLACES_MAX)
+def _place_of(text: str) -> tuple[str, Any]:
+    """The field of a `Scrape` in which a value with these labels belongs, and its key there."""
+    labels = dict(_LABEL.findall(text))
     if "le" in labels:
-        buckets = found.buckets.setdefault(name.removesuffix("_bucket"), {})
-        limit = float(labels["le"])
-        buckets[limit] = buckets.get(limit, 0.0) + value
-    elif "group" in labels:
-        groups = found.groups.setdefault(name, {})
-        key = (labels["topic"], labels["group"])
-        groups[key] = groups.get(key, 0.0) + value
-    elif "member" in labels:
-        follower = (labels["topic"], int(labels["partition"]), int(labels["member"]))
-        found.followers[follower] = value
-    elif "partition" in labels:
-        place = (labels["topic"], int(labels["partition"]))
-        found.partitions.setdefault(name, {})[place] = value
-    else:
-        found.plain[name] = found.plain.get(name, 0.0) + value
+        return "buckets", float(labels["le"])
+    if "group" in labels:
+        return "groups", (labels["topic"], labels["group"])
+    if "member" in labels:
+        return "followers", (labels["topic"], int(labels["partition"]), int(labels["member"]))
+    if "partition" in labels:
+        return "partitions", (labels["topic"], int(labels["partition"]))
+    return "plain", None
+
+
+def _take(found: Scrape, where: str, name: str, key: Any, value: float) -> None:
+    match where:
+        case "followers":
+            found.followers[key] = value
+        case "buckets":
+            buckets = found.buckets.setdefault(name.removesuffix("_bucket"), {})
+            buckets[key] = buckets.get(key, 0.0) + value
+        case "groups":
+            groups = found.groups.setdefault(name, {})
+            groups[key] = groups.get(key, 0.0) + value
+        case _:
+            found.plain[name] = found.plain.get(name, 0.0) + value
 
 
 def quantile(share: float, before: Mapping[float, float], after: Mapping[float, float]) -> float:

@@ -23,6 +23,7 @@ CLIENTS_MAX: Final = 64
 _IDLE_SECONDS: Final = 12 * 3600.0
 _REFUSED_SECONDS: Final = 10.0
 _AGAIN_SECONDS: Final = 600.0
+_VISIBLE_SECONDS: Final = 2.0
 NOBODY: Final = ""
 """The token of who is not signed in."""
 
@@ -33,6 +34,21 @@ class BrowserSession:
 
     token: str
     used: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleTopics:
+    """The topics that a user may see, as brokers told a moment ago."""
+
+    names: tuple[str, ...]
+    """In order."""
+    known: frozenset[str]
+    at: float
+
+    @property
+    def own_count(self) -> int:
+        """How many there are, without those of brokers and tools."""
+        return sum(not name.startswith("_") for name in self.names)
 
 
 class Access:
@@ -46,6 +62,8 @@ class Access:
         self._refused = -_REFUSED_SECONDS
         self._refusals: dict[str, float] = {}
         self._connecting: dict[str, asyncio.Task[AsyncClient]] = {}
+        self._visible: OrderedDict[str, VisibleTopics] = OrderedDict()
+        self._listing: dict[str, asyncio.Task[VisibleTopics]] = {}
 
     async def sign_in(self, token: str) -> str:
         """Check a token at the brokers; returns the name of the session."""
@@ -105,6 +123,33 @@ class Access:
             self._connecting[token] = connecting
             connecting.add_done_callback(lambda _: self._connecting.pop(token, None))
         return await asyncio.shield(connecting)
+
+    async def visible(self, token: str) -> VisibleTopics:
+        """The topics of a token. All its pages share a list for as long as they show a sample: with
+        ten thousand topics, one for each request would be most of what a portal does."""
+        found = self._visible.get(token)
+        if found is not None and time.monotonic() - found.at < _VISIBLE_SECONDS:
+            return found
+        listing = self._listing.get(token)
+        if listing is None:
+            listing = self._listing[token] = asyncio.ensure_future(self._list(token))
+            listing.add_done_callback(lambda _: self._listing.pop(token, None))
+        return await asyncio.shield(listing)
+
+    async def _list(self, token: str) -> VisibleTopics:
+        client = await self.client(token)
+        asked = time.monotonic()
+        names = await client.topic_names()
+        found = VisibleTopics(tuple(sorted(names)), frozenset(names), asked)
+        self._visible[token] = found
+        self._visible.move_to_end(token)
+        while len(self._visible) > CLIENTS_MAX:
+            self._visible.popitem(last=False)
+        return found
+
+    def forget_visible(self) -> None:
+        """Somebody created or deleted a topic here."""
+        self._visible.clear()
 
     async def sampler(self) -> tuple[AsyncClient, ClusterInfo]:
         """The client that takes samples: with the portal's token, else with that of a user; and

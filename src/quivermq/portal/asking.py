@@ -10,7 +10,7 @@ from fastapi import Body, Depends, Request
 
 from quivermq.aio import AsyncClient
 from quivermq.errors import InvalidRequest
-from quivermq.portal.access import COOKIE
+from quivermq.portal.access import COOKIE, VisibleTopics
 from quivermq.portal.poller import ClusterPoller
 from quivermq.quantities import parse_duration, parse_size
 
@@ -22,12 +22,18 @@ async def _asker(request: Request) -> AsyncClient:
     return client
 
 
+async def _visible(request: Request, _: Annotated[AsyncClient, Depends(_asker)]) -> VisibleTopics:
+    found: VisibleTopics = await request.app.state.portal.access.visible(request.state.token)
+    return found
+
+
 def _poller(request: Request) -> ClusterPoller:
     poller: ClusterPoller = request.app.state.portal.poller
     return poller
 
 
 Asker = Annotated[AsyncClient, Depends(_asker)]
+Visible = Annotated[VisibleTopics, Depends(_visible)]
 Polled = Annotated[ClusterPoller, Depends(_poller)]
 Given = Annotated[dict[str, Any], Body()]
 """The fields of a form, as the page's script sends them."""

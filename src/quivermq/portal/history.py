@@ -2,7 +2,7 @@
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 SECONDS: Final = 3600.0
@@ -55,6 +55,11 @@ class History:
             ring.add(at, value)
         while len(self._rings) > RINGS_MAX:
             self._rings.popitem(last=False)
+
+    @property
+    def names(self) -> Iterable[str]:
+        """Of the series that are kept."""
+        return self._rings.keys()
 
     def points(self, name: str, now: float, seconds: float) -> list[tuple[float, float]]:
         """The last `seconds` of a series, at most `POINTS_MAX`."""

@@ -5,11 +5,10 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from quivermq.aio import AsyncClient
-from quivermq.client import ClusterInfo, TopicInfo
+from quivermq.client import TopicInfo
 from quivermq.cluster_findings import settled
 from quivermq.cluster_samples import (
     GroupFigures,
@@ -23,7 +22,8 @@ from quivermq.cluster_samples import (
 )
 from quivermq.errors import QuiverError, TopicNotFound
 from quivermq.portal.access import Access
-from quivermq.portal.attention import GroupProgress, Notice, notices
+from quivermq.portal.attention import GroupProgress, notices
+from quivermq.portal.cluster_sample import ClusterSample
 from quivermq.portal.history import History
 from quivermq.portal.server import PortalSettings
 from quivermq.portal.truth import Boots, TruthMeter
@@ -39,20 +39,6 @@ _DESCRIBED_TOPICS: Final = 300
 _DESCRIBE_ROUNDS: Final = 5
 _GROUPS_SECONDS: Final = 300.0
 _GROUP_SAMPLES_SECONDS: Final = 20.0
-
-
-@dataclass(slots=True)
-class ClusterSample:
-    """The last sample."""
-
-    at: float = 0.0
-    cluster: ClusterInfo | None = None
-    scrapes: dict[int, Scrape] = field(default_factory=dict)
-    topics: dict[str, TopicFigures] = field(default_factory=dict)
-    groups: dict[TopicGroup, GroupFigures] = field(default_factory=dict)
-    values: dict[str, float] = field(default_factory=dict)
-    """Of the whole cluster, by the name of the series."""
-    notices: list[Notice] = field(default_factory=list)
 
 
 class ClusterPoller:
@@ -106,9 +92,8 @@ class ClusterPoller:
             cluster, self._access.sampling_token, self._tls, self._settings.timeout
         )
         before, now = self.snapshot, time.time()
-        topics = topic_figures(scrapes, before.scrapes)
-        groups = group_figures(scrapes, before.scrapes)
-        values = cluster_values(scrapes, before.scrapes, topics, groups)
+        # Aside: with ten thousand topics it takes a while, and pages are not to wait for it.
+        topics, groups, values = await asyncio.to_thread(_figures, scrapes, before.scrapes)
         # At once: what is stored is compared with what was counted.
         await self._observe(client, topics, scrapes)
         if self._rounds % _DESCRIBE_ROUNDS == 0:
@@ -117,7 +102,7 @@ class ClusterPoller:
             self._described = described
         self._rounds += 1
         if before.at:
-            self.history.add(now, {**values, **_series(topics, groups)})
+            self.history.add(now, {**values, **_series(topics, groups, self.history.names)})
         self._keep_groups(now, groups)
         found = notices(
             cluster,
@@ -206,13 +191,25 @@ class ClusterPoller:
             )
 
 
+def _figures(
+    scrapes: Mapping[int, Scrape], before: Mapping[int, Scrape]
+) -> tuple[dict[str, TopicFigures], dict[TopicGroup, GroupFigures], dict[str, float]]:
+    topics, groups = topic_figures(scrapes, before), group_figures(scrapes, before)
+    return topics, groups, cluster_values(scrapes, before, topics, groups)
+
+
 def _series(
-    topics: Mapping[str, TopicFigures], groups: Mapping[TopicGroup, GroupFigures]
+    topics: Mapping[str, TopicFigures],
+    groups: Mapping[TopicGroup, GroupFigures],
+    kept: Iterable[str],
 ) -> dict[str, float]:
-    found = {}
+    """The values of groups, and of topics that are not idle, or were not a while ago."""
+    found: dict[str, float] = {}
+    were_busy = {name.split("@")[1] for name in kept if "@" in name}
     for topic, figures in topics.items():
-        for name, rate in figures.rates.items():
-            found[f"{name}@{topic}"] = rate
+        if topic in were_busy or any(figures.rates.values()):
+            for name, rate in figures.rates.items():
+                found[f"{name}@{topic}"] = rate
     for (topic, group), counted in groups.items():
         found[f"lag@{topic}@{group}"] = counted.lag
         found[f"acked@{topic}@{group}"] = counted.acked_rate

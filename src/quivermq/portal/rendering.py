@@ -90,6 +90,12 @@ def seconds(value: float | None) -> str:
     return f"{value:.1f} s"
 
 
+def age(value: float) -> str:
+    """A time that passes, in whole seconds: `12s`, `1h5m`."""
+    whole = int(value)
+    return format_duration(whole if whole < 3600 else whole - whole % 60)
+
+
 def moment(milliseconds: float | None) -> str:
     """A time in UTC, to the second."""
     if not milliseconds:
@@ -144,6 +150,7 @@ _environment.filters |= {
     "seconds": seconds,
     "moment": moment,
     "died": died,
+    "age": age,
     "duration": duration,
     "size": size,
     "shown": shown,

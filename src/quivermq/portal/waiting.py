@@ -1,14 +1,21 @@
 """Why a message waits: a sentence for one message and one group, from what brokers tell. Pure.
 
-Brokers count the messages of a group by state, and do not list which are leased or between two
-attempts. Where several states are possible, the answer says so.
+Brokers list what is leased, but not what is between two attempts. Where several states are
+possible, the answer says so.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
 
-from quivermq.client import DeadLetter, DelayedInfo, GroupInfo, GroupPartitionInfo, TopicInfo
-from quivermq.quantities import count
+from quivermq.client import (
+    DeadLetter,
+    DelayedInfo,
+    GroupInfo,
+    GroupPartitionInfo,
+    InFlightInfo,
+    TopicInfo,
+)
+from quivermq.quantities import count, format_duration
 
 
 def explain(
@@ -18,6 +25,7 @@ def explain(
     offset: int,
     delayed: Sequence[DelayedInfo],
     letters: Sequence[DeadLetter],
+    leased: Sequence[InFlightInfo],
     now: datetime,
 ) -> str:
     """What became of the message for the group, or what it waits for."""
@@ -36,7 +44,7 @@ def explain(
         return f"{place} waits for a first poll: group {group.name} has not used this partition."
     if group.mode != "shared":
         return _in_order(place, group, figures, offset)
-    return _shared(place, topic, group, figures, offset, delayed, letters, now)
+    return _shared(place, topic, group, figures, offset, delayed, letters, leased, now)
 
 
 def _in_order(place: str, group: GroupInfo, figures: GroupPartitionInfo, offset: int) -> str:
@@ -61,20 +69,15 @@ def _shared(
     offset: int,
     delayed: Sequence[DelayedInfo],
     letters: Sequence[DeadLetter],
+    leased: Sequence[InFlightInfo],
     now: datetime,
 ) -> str:
     if offset < figures.start_offset:
         return f"{place} is not the group's: {group.name} began at {figures.start_offset:,}."
-    for letter in letters:
-        is_it = (letter.original_partition, letter.original_offset) == (figures.partition, offset)
-        if is_it and letter.group in {"", group.name}:
-            return f"{place} is a dead letter: {letter.reason or 'no reason was given'}."
+    if listed := _listed(place, group, figures, offset, delayed, letters, leased, now):
+        return listed
     if offset < figures.floor:
         return f"{place} is done: everything below {figures.floor:,} is."
-    for each in delayed:
-        if each.partition == figures.partition and each.offset <= offset < each.offset + each.count:
-            seconds = max(0, round((each.due - now).total_seconds()))
-            return f"{place} waits because its producer delayed it: it is due in {seconds:,} s."
     if not figures.lag:
         return _settled_or_taken(place, figures)
     ahead = f"{count(figures.lag, 'message')} of the partition wait to be delivered"
@@ -90,6 +93,35 @@ def _shared(
         f"{place} waits for its turn{others}: {ahead}, and "
         f"{count(len(group.members), 'consumer')} of {group.name} are at work."
     )
+
+
+def _listed(
+    place: str,
+    group: GroupInfo,
+    figures: GroupPartitionInfo,
+    offset: int,
+    delayed: Sequence[DelayedInfo],
+    letters: Sequence[DeadLetter],
+    leased: Sequence[InFlightInfo],
+    now: datetime,
+) -> str:
+    """What a list says about it: of dead letters, of delayed or of leased messages."""
+    for letter in letters:
+        is_it = (letter.original_partition, letter.original_offset) == (figures.partition, offset)
+        if is_it and letter.group in {"", group.name}:
+            return f"{place} is a dead letter: {letter.reason or 'no reason was given'}."
+    for each in delayed:
+        if each.partition == figures.partition and each.offset <= offset < each.offset + each.count:
+            seconds = max(0, round((each.due - now).total_seconds()))
+            return f"{place} waits because its producer delayed it: it is due in {seconds:,} s."
+    for held in leased:
+        if held.partition == figures.partition and 0 <= offset - held.offset < held.count:
+            return (
+                f"{place} is in flight: {held.program or held.member} has held it for "
+                f"{format_duration(int(held.held))}, as its delivery no. {held.deliveries}; if it "
+                f"is not settled, it comes back in {format_duration(int(held.left))}."
+            )
+    return ""
 
 
 def _settled_or_taken(place: str, figures: GroupPartitionInfo) -> str:

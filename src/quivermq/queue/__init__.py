@@ -14,6 +14,7 @@ from quivermq.queue.groups import Groups
 from quivermq.queue.lease_manager import (
     VISIBILITY_MS_MAX,
     GrantedLease,
+    InFlight,
     LeaseManager,
     LeaseRequest,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "GrantedLease",
     "GroupStats",
     "Groups",
+    "InFlight",
     "Interval",
     "Json",
     "LeaseManager",

@@ -9,7 +9,7 @@ names both, and offsets; it gets back the offsets that were not leased so.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, nsmallest
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -77,6 +77,23 @@ class GrantedLease(NamedTuple):
     """Why some of them failed before."""
 
 
+class LeaseTimes(NamedTuple):
+    """By the steady clock of the leader."""
+
+    deadline: int
+    since: int
+    """When it was given, or found by a leader that did not give it."""
+
+
+class InFlight(NamedTuple):
+    """A piece of a lease, for people."""
+
+    piece: Piece
+    consumer: int
+    held_ms: int
+    left_ms: int
+
+
 class LeaseManager:
     """Serves the consumers of one partition while this replica leads it.
 
@@ -104,7 +121,7 @@ class LeaseManager:
         self.on_restart: Callable[[], None] | None = None
         """Called when operations turn out not to be proposed: the alarm may be another."""
         # When each lease ends, and the same in order, with leftovers of leases that are gone.
-        self._deadlines: dict[tuple[int, int], int] = {}
+        self._times: dict[tuple[int, int], LeaseTimes] = {}
         self._expiring: list[tuple[int, int, int]] = []
         # When each group has something due that came back, and the same in order, with leftovers.
         self._dues: dict[int, int] = {}
@@ -147,13 +164,15 @@ class LeaseManager:
             count += 1
             known = self.working_copy.groups.by_number.get(group.number)
             held = None if known is None else known.leases.get(lease)
-            if held is not None and (group.number, lease) not in self._deadlines:
-                self._arm(group, lease, self._armed_ms + held.visibility_ms)
+            if held is not None and (group.number, lease) not in self._times:
+                self._arm(group, lease, self._armed_ms, held.visibility_ms)
         if count < ARMED_AT_ONCE:
             self._unarmed = None
 
-    def _arm(self, group: Group, lease: int, deadline: int) -> None:
-        self._deadlines[group.number, lease] = deadline
+    def _arm(self, group: Group, lease: int, steady_ms: int, visibility_ms: int) -> None:
+        deadline, key = steady_ms + visibility_ms, (group.number, lease)
+        known = self._times.get(key)
+        self._times[key] = LeaseTimes(deadline, steady_ms if known is None else known.since)
         heappush(self._expiring, (deadline, group.number, lease))
         if len(self._expiring) > self._leftovers_max:
             self._forget_ended()
@@ -162,12 +181,12 @@ class LeaseManager:
     def _forget_ended(self) -> None:
         """Long leases that were settled soon must not be remembered until their time is over."""
         groups = self.working_copy.groups.by_number
-        self._deadlines = {
-            (number, lease): at
-            for (number, lease), at in self._deadlines.items()
+        self._times = {
+            (number, lease): times
+            for (number, lease), times in self._times.items()
             if (group := groups.get(number)) is not None and lease in group.leases
         }
-        self._expiring = [(at, *key) for key, at in self._deadlines.items()]
+        self._expiring = [(times.deadline, *key) for key, times in self._times.items()]
         heapify(self._expiring)
 
     def _watch(self, group: Group) -> None:
@@ -261,7 +280,7 @@ class LeaseManager:
         reasons = group.reasons.of_pieces(pieces) if len(group.reasons) else []
         if lease:
             group.grant(lease, ask.consumer, ask.visibility_ms, pieces)
-            self._arm(group, lease, steady_ms + ask.visibility_ms)
+            self._arm(group, lease, steady_ms, ask.visibility_ms)
         else:
             group.hand_out(pieces)
         working_copy.groups.count(group)
@@ -476,7 +495,7 @@ class LeaseManager:
         if held.visibility_ms != visibility_ms:
             # For the next leader, which times all leases anew.
             self._propose(Op.EXTEND, found.number, lease, visibility_ms)
-        self._arm(found, lease, steady_ms + visibility_ms)
+        self._arm(found, lease, steady_ms, visibility_ms)
         return True
 
     # Time.
@@ -493,11 +512,12 @@ class LeaseManager:
             if not left:
                 break
             deadline, number, lease = heappop(self._expiring)
-            if self._deadlines.get((number, lease)) != deadline:
+            times = self._times.get((number, lease))
+            if times is None or times.deadline != deadline:
                 continue
-            del self._deadlines[number, lease]
             holder = groups.get(number)
             if holder is None or lease not in holder.leases:
+                del self._times[number, lease]
                 continue
             held = list(holder.leases[lease].pieces[:left])
             expired += messages_in(held)
@@ -505,7 +525,9 @@ class LeaseManager:
             self._return_failed(holder, lease, held, None, now_ms, "lease expired")
             if (lasting := groups.get(number)) and lease in lasting.leases:
                 # There was too much in it: the rest goes back when the alarm rings, which is now.
-                self._arm(lasting, lease, deadline)
+                self._arm(lasting, lease, deadline, 0)
+            else:
+                del self._times[number, lease]
         self._go_on(now_ms)
         return expired
 
@@ -538,12 +560,13 @@ class LeaseManager:
             deadline, number, lease = self._expiring[0]
             group = groups.get(number)
             is_live = group is not None and lease in group.leases
-            if is_live and self._deadlines.get((number, lease)) == deadline:
+            times = self._times.get((number, lease))
+            if is_live and times is not None and times.deadline == deadline:
                 waits.append(deadline - steady_ms)
                 break
             heappop(self._expiring)
             if not is_live:
-                self._deadlines.pop((number, lease), None)
+                self._times.pop((number, lease), None)
         while self._coming:
             due_ms, number = self._coming[0]
             group = groups.get(number)
@@ -621,6 +644,31 @@ class LeaseManager:
             self._watch(one)
         index = self._partition.priority_index
         return [stats_of(one, index, groups.cancelled, end, now_ms) for one in known]
+
+    def in_flight(self, group: str, steady_ms: int, limit: int) -> list[InFlight]:
+        """Pieces that are leased, at most so many, of the oldest leases first."""
+        found = self.working_copy.groups.by_name.get(group)
+        if found is None:
+            return []
+        leases = ((self._times_of(found, lease), lease) for lease in found.leases)
+        oldest = nsmallest(limit, leases, key=lambda each: each[0].since)
+        pieces = (
+            InFlight(
+                piece,
+                found.leases[lease].consumer,
+                max(0, steady_ms - times.since),
+                max(0, times.deadline - steady_ms),
+            )
+            for times, lease in oldest
+            for piece in found.leases[lease].pieces
+        )
+        return list(islice(pieces, limit))
+
+    def _times_of(self, group: Group, lease: int) -> LeaseTimes:
+        """Also of those that this leader has not timed yet: it came to lead a moment ago."""
+        begun = self._armed_ms
+        known = self._times.get((group.number, lease))
+        return known or LeaseTimes(begun + group.leases[lease].visibility_ms, begun)
 
 
 def _held_pieces(held: Lease | None, wanted: list[Interval]) -> list[Piece]:

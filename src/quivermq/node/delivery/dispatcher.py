@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from quivermq.batches import Offset
+from quivermq.cluster import Topic
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded, QuiverError
 from quivermq.node.clock import LONG_AGO, Moment
 from quivermq.node.delivery.idle_groups import CountedTime, IdleGroups
@@ -83,6 +84,8 @@ class DeliveryDispatcher:
         # When the alarm is due, by the wall clock and by the steady one: whichever comes first.
         self._due_ms = (0, 0)
         self._trimmed = 0
+        self.topic: Topic | None = None
+        """The record whose settings were applied last."""
         self.settings = TopicSettings()
         """Those of the topic, as the catalog has them."""
         self.drop_expired = False

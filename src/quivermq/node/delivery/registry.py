@@ -88,7 +88,9 @@ class DispatcherRegistry:
 
     def _apply_settings(self, dispatcher: DeliveryDispatcher) -> None:
         topic = self._partitions.view.topics.get(dispatcher.hosted.name.topic)
-        if topic is not None:
+        # Another topic was changed: with thousands of them, that must not cost anything here.
+        if topic is not None and topic is not dispatcher.topic:
+            dispatcher.topic = topic
             dispatcher.drop_expired = topic.drop_expired
             dispatcher.apply_settings(topic.topic_settings)
 

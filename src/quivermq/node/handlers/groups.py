@@ -30,6 +30,7 @@ _LIST_BYTES: Final = 1 << 20
 """The expected size of a list before it is made."""
 _GROUP_BYTES: Final = 100
 """About what one entry takes."""
+_LEASE_BYTES: Final = 40
 _FEWER_GROUPS: Final = "name a group, or fewer partitions at once"
 
 
@@ -69,6 +70,8 @@ class GroupHandlers:
         expected = _GROUP_BYTES * sum(
             1 if body.group else dispatcher.with_leases(_count_groups) for dispatcher in dispatchers
         )
+        listed = min(body.leases, _LISTED_MAX) if body.group else 0
+        expected += _LEASE_BYTES * listed * len(dispatchers)
         check_answer(expected, _FEWER_GROUPS)
         # Once, for all: two requests that each have some room could wait for each other.
         await room(expected)
@@ -81,6 +84,8 @@ class GroupHandlers:
             async with self._slices.turn() as turn:
                 for name in names:
                     for one in _described(dispatcher, name):
+                        if listed:
+                            one.leased.extend(_in_flight(dispatcher, name, listed))
                         size += one.ByteSize()
                         check_answer(size, _FEWER_GROUPS)
                         found.groups.append(one)
@@ -258,6 +263,21 @@ def _group_description(
         is_sticky=is_sticky,
         end=end,
     )
+
+
+def _in_flight(dispatcher: DeliveryDispatcher, group: str, limit: int) -> list[proto.InFlight]:
+    steady_ms = dispatcher.steady_ms()
+    return [
+        proto.InFlight(
+            start=one.piece.start,
+            count=one.piece.end - one.piece.start,
+            consumer=public_id(one.consumer),
+            deliveries=one.piece.failures + 1,
+            held_ms=one.held_ms,
+            left_ms=one.left_ms,
+        )
+        for one in dispatcher.with_leases(lambda leases: leases.in_flight(group, steady_ms, limit))
+    ]
 
 
 def checked_intervals(parts: Sequence[proto.Interval]) -> list[Interval]:

@@ -1,16 +1,15 @@
 """The cluster: brokers, replicas and leaders, and how to change them."""
 
-from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
 from quivermq.client import NodeInfo, RebalanceInfo, UpgradeInfo
-from quivermq.cluster_samples import STATES, Scrape
 from quivermq.errors import Forbidden, InvalidRequest
-from quivermq.portal.asking import Asker, Given, Polled, done, flag_of, text_of, whole_of
-from quivermq.portal.poller import ClusterSample
+from quivermq.portal.asking import Asker, Given, Polled, Visible, done, flag_of, text_of, whole_of
+from quivermq.portal.cluster_sample import METADATA
 from quivermq.portal.rendering import render
 from quivermq.quantities import count
 
@@ -18,29 +17,11 @@ router = APIRouter()
 _LISTED: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaRow:
-    """A partition, with its replica on each broker."""
-
-    topic: str
-    partition: int
-    term: int
-    states: dict[int, str]
-    lags: dict[int, float]
-
-    @property
-    def is_calm(self) -> bool:
-        """One leads, the others follow and lack nothing."""
-        states = sorted(self.states.values())
-        return states.count("leader") == 1 and not any(self.lags.values())
-
-
 @router.get("/cluster")
 async def cluster_page(
-    request: Request, client: Asker, poller: Polled, *, every: bool = False
+    request: Request, client: Asker, visible: Visible, poller: Polled, *, every: bool = False
 ) -> HTMLResponse:
     cluster = await client.cluster()
-    visible = {*await client.topic_names(), "_quiver"}
     rebalance: RebalanceInfo | None = None
     upgrade: UpgradeInfo | None = None
     access = request.app.state.portal.access
@@ -51,8 +32,12 @@ async def cluster_page(
                 upgrade = await client.upgrade_cluster(dry_run=True)
         except Forbidden:
             access.note_refusal(request.state.token)
-    rows = [row for row in _replicas(poller.snapshot) if row.topic in visible]
-    shown = rows if every else [row for row in rows if row.topic == "_quiver" or not row.is_calm]
+    rows = [
+        row
+        for row in poller.snapshot.replicas
+        if row.topic == METADATA or row.topic in visible.known
+    ]
+    shown = rows if every else [row for row in rows if row.topic == METADATA or not row.is_calm]
     return render(
         request,
         "cluster.html",
@@ -65,7 +50,7 @@ async def cluster_page(
         left_out=max(0, len(shown) - _LISTED),
         every=every,
         state_of=_state_of,
-        topics=sorted(name for name in visible if not name.startswith("_"))[:_LISTED],
+        topics=list(islice((n for n in visible.names if not n.startswith("_")), _LISTED)),
     )
 
 
@@ -75,26 +60,6 @@ def _state_of(node: NodeInfo, leader: int) -> tuple[str, str]:
     if node.state not in {"", "serving"}:
         return "warn", node.state
     return ("accent", "leads the cluster") if node.id == leader else ("ok", "serving")
-
-
-def _replicas(snapshot: ClusterSample) -> list[ReplicaRow]:
-    places: dict[tuple[str, int], dict[int, Scrape]] = {}
-    for node, scrape in snapshot.scrapes.items():
-        for place in scrape.partitions.get("quiver_raft_state", {}):
-            places.setdefault(place, {})[node] = scrape
-    rows = []
-    for place, scrapes in sorted(places.items()):
-        states = {node: scrape.state_of(place) for node, scrape in scrapes.items()}
-        terms = [scrape.partitions["quiver_raft_term"].get(place, 0) for scrape in scrapes.values()]
-        leader = next((node for node, state in states.items() if state == STATES[4]), 0)
-        followers = scrapes[leader].followers if leader else {}
-        lags = {
-            member: lag
-            for (topic, partition, member), lag in followers.items()
-            if (topic, partition) == place
-        }
-        rows.append(ReplicaRow(*place, int(max(terms)), states, lags))
-    return rows
 
 
 @router.post("/cluster/rebalance")

@@ -9,33 +9,31 @@ from fastapi.responses import HTMLResponse
 
 from quivermq.client import DeadLetter
 from quivermq.errors import InvalidRequest, QuiverError
-from quivermq.portal.asking import Asker, Given, Polled, done, text_of, whole_of
+from quivermq.portal.asking import Asker, Given, Polled, Visible, done, text_of, whole_of
 from quivermq.portal.rendering import render
 from quivermq.portal.waiting import explain
 
 router = APIRouter()
 PAGE: Final = 100
 _LOOKED_AT: Final = 1_000
+_LEASED: Final = 50
 
 
 @router.get("/groups")
 async def groups(
     request: Request,
-    client: Asker,
+    visible: Visible,
     poller: Polled,
     q: Annotated[str, Query(max_length=200)] = "",
     page: Annotated[int, Query(ge=1, le=1_000_000)] = 1,
 ) -> HTMLResponse:
     """The groups of all topics that the asker may see, those with the most to do first."""
-    visible = set(await client.topic_names())
+    wanted = q.lower()
     found = [
         (topic, group, figures)
-        for (topic, group), figures in poller.snapshot.groups.items()
-        if topic in visible
-        and not group.startswith("_")
-        and q.lower() in f"{topic} {group}".lower()
+        for (topic, group), figures in poller.snapshot.busiest_groups
+        if topic in visible.known and wanted in f"{topic} {group}".lower()
     ]
-    found.sort(key=lambda each: (-each[2].lag, each[0], each[1]))
     pages = max(1, -(-len(found) // PAGE))
     page = min(page, pages)
     return render(
@@ -59,8 +57,15 @@ async def group_page(
     request: Request, client: Asker, poller: Polled, name: str, group: str
 ) -> HTMLResponse:
     found = await client.group(name, group)
-    figures = poller.snapshot.groups.get((name, group))
-    return render(request, "group.html", name=name, group=found, figures=figures)
+    leased = await client.in_flight(name, group, _LEASED) if found.in_flight else []
+    return render(
+        request,
+        "group.html",
+        name=name,
+        group=found,
+        figures=poller.snapshot.groups.get((name, group)),
+        leased=leased,
+    )
 
 
 @router.post("/topics/{name}/groups/{group}/seek")
@@ -99,11 +104,14 @@ async def why(client: Asker, name: str, group: str, given: Given) -> dict[str, A
     topic, found, delayed = await asyncio.gather(
         client.topic(name), client.group(name, group), client.delayed(name, _LOOKED_AT)
     )
+    leased = await client.in_flight(name, group, _LOOKED_AT) if found.in_flight else []
     try:
         letters: list[DeadLetter] = await client.dead_letters(name, _LOOKED_AT)
     except QuiverError:
         letters = []
-    text = explain(topic, found, partition or 0, offset, delayed, letters, datetime.now(UTC))
+    text = explain(
+        topic, found, partition or 0, offset, delayed, letters, leased, datetime.now(UTC)
+    )
     return done("", answer=text)
 
 

@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse
 from quivermq.aio import AsyncClient
 from quivermq.client import DeadLetter
 from quivermq.errors import InvalidRequest, QuiverError, TopicNotFound
-from quivermq.portal.asking import Asker, Given, Polled, done, text_of
+from quivermq.portal.asking import Asker, Given, Polled, Visible, done, text_of
 from quivermq.portal.payloads import preview
 from quivermq.portal.poller import ClusterPoller
 from quivermq.portal.rendering import render
@@ -25,10 +25,11 @@ _COUNTED: Final = 200
 
 
 @router.get("/dead-letters")
-async def overview(request: Request, client: Asker, poller: Polled) -> HTMLResponse:
+async def overview(
+    request: Request, client: Asker, visible: Visible, poller: Polled
+) -> HTMLResponse:
     """The topics with dead letters, each with its reasons."""
-    names = await client.topic_names()
-    chosen = _candidates(names, poller)[:_TOPICS]
+    chosen = _candidates(visible.known, poller)[:_TOPICS]
     found = await asyncio.gather(*(_letters(client, name, _COUNTED) for name in chosen))
     topics = [
         (name, letters, Counter(_reason(letter) for letter in letters).most_common(3))
@@ -38,13 +39,12 @@ async def overview(request: Request, client: Asker, poller: Polled) -> HTMLRespo
     return render(request, "letters_overview.html", topics=topics, limit=_COUNTED)
 
 
-def _candidates(names: list[str], poller: ClusterPoller) -> list[str]:
+def _candidates(known: frozenset[str], poller: ClusterPoller) -> list[str]:
     """Topics that may have some: a dead-letter topic of theirs exists, or brokers counted one."""
-    known = set(names)
     counted = {
         topic for (topic, _), figures in poller.snapshot.groups.items() if figures.dead
     } & known
-    by_name = {name for name in names if f"{name}.dlq" in known}
+    by_name = {name.removesuffix(".dlq") for name in known if name.endswith(".dlq")} & known
     return sorted(counted | by_name)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 
-from quivermq.portal.asking import Asker, Polled
+from quivermq.portal.asking import Asker, Polled, Visible
 from quivermq.portal.poller import ClusterPoller
 from quivermq.portal.rendering import render
 from quivermq.portal.truth import Tally
@@ -21,20 +21,21 @@ _OF_THE_CLUSTER: Final = frozenset(
 
 
 @router.get("/")
-async def overview(request: Request, client: Asker, poller: Polled) -> HTMLResponse:
+async def overview(
+    request: Request, client: Asker, visible: Visible, poller: Polled
+) -> HTMLResponse:
     cluster = await client.cluster()
-    names = set(await client.topic_names())
     return render(
         request,
         "overview.html",
         cluster=cluster,
-        topic_count=sum(not name.startswith("_") for name in names),
-        notices=[each for each in poller.snapshot.notices if each.topics <= names],
-        tallies=_chosen(poller, names),
+        topic_count=visible.own_count,
+        notices=[each for each in poller.snapshot.notices if each.topics <= visible.known],
+        tallies=_chosen(poller, visible.known),
     )
 
 
-def _chosen(poller: ClusterPoller, visible: set[str]) -> list[Tally]:
+def _chosen(poller: ClusterPoller, visible: frozenset[str]) -> list[Tally]:
     """The topics that are wrong, then those with the most traffic."""
     topics = poller.snapshot.topics
 
@@ -47,16 +48,21 @@ def _chosen(poller: ClusterPoller, visible: set[str]) -> list[Tally]:
     return sorted(found, key=rank)[:_TALLIES]
 
 
+@router.get("/data/live")
+async def live(request: Request, _: Asker) -> HTMLResponse:
+    """What every page keeps fresh: all that is asked for while a page shows nothing else live."""
+    return render(request, "live.html")
+
+
 @router.get("/data/series")
 async def series(
-    client: Asker,
+    visible: Visible,
     poller: Polled,
     s: Annotated[list[str], Query(max_length=_SERIES)],
     seconds: Annotated[float, Query(ge=30, le=3600)] = 900.0,
 ) -> dict[str, Any]:
     """Points for charts: of the cluster, and of topics that the asker may see."""
-    visible = set(await client.topic_names())
-    wanted = [name for name in s if _may_see(visible, name)]
+    wanted = [name for name in s if _may_see(visible.known, name)]
     now = time.time()
     return {
         "now": now,
@@ -68,5 +74,5 @@ async def series(
     }
 
 
-def _may_see(visible: set[str], name: str) -> bool:
+def _may_see(visible: frozenset[str], name: str) -> bool:
     return name.split("@")[1] in visible if "@" in name else name in _OF_THE_CLUSTER

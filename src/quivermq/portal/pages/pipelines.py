@@ -11,7 +11,7 @@ from quivermq.aio import AsyncClient
 from quivermq.client import ARCHIVE_PREFIX
 from quivermq.errors import TopicNotFound
 from quivermq.pipelines import REPORTS_TOPIC, Heard, age_seconds, reports_by_name, state_of
-from quivermq.portal.asking import Asker, Polled
+from quivermq.portal.asking import Asker, Polled, Visible
 from quivermq.portal.rendering import render
 
 router = APIRouter()
@@ -24,14 +24,15 @@ _STATES: Final = {
 
 
 @router.get("/pipelines")
-async def pipelines(request: Request, client: Asker, poller: Polled) -> HTMLResponse:
+async def pipelines(
+    request: Request, client: Asker, visible: Visible, poller: Polled
+) -> HTMLResponse:
     now = datetime.now(UTC)
-    visible = set(await client.topic_names())
     reports = await _reports(client)
     archives = [
         (topic, group.removeprefix(ARCHIVE_PREFIX), figures)
         for (topic, group), figures in sorted(poller.snapshot.groups.items())
-        if group.startswith(ARCHIVE_PREFIX) and topic in visible
+        if group.startswith(ARCHIVE_PREFIX) and topic in visible.known
     ]
     rows = [
         (report, state_of(report, now), age_seconds(report, now)) for report in reports.values()

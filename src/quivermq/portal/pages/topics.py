@@ -1,6 +1,7 @@
 """Topics: the list, one topic with its partitions and settings, and what can be done to it."""
 
 import binascii
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query, Request
@@ -10,10 +11,12 @@ from quivermq.aio import AsyncClient
 from quivermq.client import RateLimit, Retention, Retry, TopicInfo
 from quivermq.cluster_findings import brokers_down, partition_problems
 from quivermq.errors import InvalidRequest, TopicNotFound
+from quivermq.portal.access import VisibleTopics
 from quivermq.portal.asking import (
     Asker,
     Given,
     Polled,
+    Visible,
     decimal_of,
     done,
     duration_of,
@@ -35,6 +38,7 @@ _HEADERS: Final = 64
 async def topics(
     request: Request,
     client: Asker,
+    visible: Visible,
     poller: Polled,
     q: Annotated[str, Query(max_length=200)] = "",
     sort: str = "name",
@@ -44,10 +48,12 @@ async def topics(
 ) -> HTMLResponse:
     """Of ten thousand topics only those of the page are described."""
     sort = sort if sort in _SORTS else "name"
-    every = await client.topic_names()
-    names = [name for name in every if q.lower() in name.lower()]
-    names = [name for name in names if system or not name.startswith("_")]
-    names = _sorted(names, sort, poller)
+    wanted = q.lower()
+    names = [
+        name
+        for name in _ordered(visible, sort, poller)
+        if wanted in name.lower() and (system or not name.startswith("_"))
+    ]
     pages = max(1, -(-len(names) // PAGE))
     page = min(page, pages)
     shown = await _described(client, names[(page - 1) * PAGE : page * PAGE])
@@ -57,7 +63,7 @@ async def topics(
         topics=shown,
         figures=poller.snapshot.topics,
         total=len(names),
-        every=sum(not name.startswith("_") for name in every),
+        every=visible.own_count,
         q=q,
         sort=sort,
         page=page,
@@ -66,18 +72,14 @@ async def topics(
     )
 
 
-def _sorted(names: list[str], sort: str, poller: ClusterPoller) -> list[str]:
+def _ordered(visible: VisibleTopics, sort: str, poller: ClusterPoller) -> Iterable[str]:
+    """All names: those that the sample ranks first, then those that it does not know yet."""
     if sort == "name":
-        return sorted(names)
-    figures = poller.snapshot.topics
-
-    def rank(name: str) -> tuple[float, str]:
-        found = figures.get(name)
-        if found is None:
-            return (0.0, name)
-        return (-(found.size if sort == "size" else found.rates.get(sort, 0.0)), name)
-
-    return sorted(names, key=rank)
+        return visible.names
+    ranked = poller.snapshot.ranked(sort)
+    first = [name for name in ranked if name in visible.known]
+    known = poller.snapshot.topics
+    return [*first, *(name for name in visible.names if name not in known)]
 
 
 async def _described(client: AsyncClient, names: list[str]) -> list[TopicInfo]:
@@ -95,9 +97,10 @@ async def topic(request: Request, client: Asker, poller: Polled, name: str) -> H
     found = poller.settled(await client.topic(name))
     cluster = await client.cluster()
     down = brokers_down(cluster)
+    behind = poller.snapshot.behind
     rows = [
-        (partition, partition_problems(partition, down), _behind(poller, name, partition.partition))
-        for partition in found.partitions
+        (each, partition_problems(each, down), behind((name, each.partition)))
+        for each in found.partitions
     ]
     return render(
         request,
@@ -109,19 +112,8 @@ async def topic(request: Request, client: Asker, poller: Polled, name: str) -> H
     )
 
 
-def _behind(poller: ClusterPoller, topic: str, partition: int) -> float | None:
-    """Entries that the replica furthest behind lacks; None: its leader does not tell."""
-    lags = [
-        lag
-        for scrape in poller.snapshot.scrapes.values()
-        for (each, number, _), lag in scrape.followers.items()
-        if (each, number) == (topic, partition)
-    ]
-    return max(lags, default=None)
-
-
 @router.post("/topics")
-async def create(client: Asker, given: Given) -> dict[str, Any]:
+async def create(request: Request, client: Asker, given: Given) -> dict[str, Any]:
     name = text_of(given, "name")
     made = await client.create_topic(
         name,
@@ -129,6 +121,7 @@ async def create(client: Asker, given: Given) -> dict[str, Any]:
         replication=whole_of(given, "replication"),
         **_settings(given),
     )
+    request.app.state.portal.access.forget_visible()
     return done(f"Topic {made.name} is created", to=f"/topics/{made.name}")
 
 
@@ -145,10 +138,11 @@ async def alter(client: Asker, name: str, given: Given) -> dict[str, Any]:
 
 
 @router.post("/topics/{name}/delete")
-async def delete(client: Asker, name: str, given: Given) -> dict[str, Any]:
+async def delete(request: Request, client: Asker, name: str, given: Given) -> dict[str, Any]:
     if text_of(given, "confirm") != name:
         raise InvalidRequest(f"type the name of the topic, {name}, to delete it")
     await client.delete_topic(name)
+    request.app.state.portal.access.forget_visible()
     return done(f"Topic {name} is deleted", to="/topics")
 
 

@@ -11,7 +11,9 @@
   async function refresh() {
     if (document.hidden || !document.querySelector("[data-live]") || document.querySelector('[data-retry="no"]')) return;
     const where = location.href;
-    const answer = await fetch(where, { headers: { "X-Portal": "1" } });
+    // A page without fresh parts of its own is not made again: it may have read 50,000 messages.
+    const asked = document.querySelector("main [data-live]:not(#banner)") ? where : "/data/live";
+    const answer = await fetch(asked, { headers: { "X-Portal": "1" } });
     if (answer.status === 401) return location.assign(`/login?to=${encodeURIComponent(location.pathname)}`);
     if (!answer.ok) {
       const told = await answer.json().catch(() => ({}));

@@ -13,6 +13,7 @@ from quivermq.transports.http.bodies import (
     CommitBody,
     ExtendBody,
     GroupName,
+    LimitQuery,
     NackBody,
     PollBody,
     RejectBody,
@@ -26,6 +27,8 @@ from quivermq.transports.http.models import (
     DoneAnswer,
     GroupAnswer,
     GroupsAnswer,
+    InFlightAnswer,
+    InFlightListAnswer,
     LeasedMessageAnswer,
     PlaceAnswer,
     PlacesAnswer,
@@ -71,6 +74,12 @@ class GroupRoutes:
             status_code=204,
             responses=refusals(404),
         )
+        add(
+            "/{group}/in-flight",
+            self.in_flight,
+            response_model=InFlightListAnswer,
+            responses=refusals(404),
+        )
         posts: dict[str, tuple[Any, Any, int]] = {
             "poll": (self.poll, PollAnswer, 404),
             "ack": (self.ack, DoneAnswer, 409),
@@ -103,6 +112,13 @@ class GroupRoutes:
             return Json(_answer(await self._backend.core.groups.group(topic, group)))
         except InvalidRequest as error:
             raise NoSuchGroupError(str(error)) from error
+
+    async def in_flight(
+        self, topic: TopicName, group: GroupName, limit: LimitQuery = 100
+    ) -> Response:
+        """What is leased to consumers of a group, the longest held first."""
+        found = await self._backend.core.groups.in_flight(topic, group, limit)
+        return Json(InFlightListAnswer(in_flight=[InFlightAnswer.of(each) for each in found]))
 
     async def delete(self, topic: TopicName, group: AnyGroupName) -> Response:
         """Delete a group: its next poll creates it anew."""

@@ -1,10 +1,18 @@
 """The answers of the HTTP API, in the words of the Python client."""
 
+from dataclasses import asdict
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
-from quivermq.client import AsyncLeasedMessage, BatchReceipt, DeadLetter, DelayedInfo, Message
+from quivermq.client import (
+    AsyncLeasedMessage,
+    BatchReceipt,
+    DeadLetter,
+    DelayedInfo,
+    InFlightInfo,
+    Message,
+)
 from quivermq.moments import format_moment, format_written
 from quivermq.transports.http.encoding import Encoding, to_text
 
@@ -324,6 +332,29 @@ class GroupsAnswer(ApiAnswer):
     """All groups of a topic, by name."""
 
     groups: list[GroupAnswer]
+
+
+class InFlightAnswer(ApiAnswer):
+    """Messages in a row that are leased to one consumer, delivered equally often."""
+
+    partition: int
+    offset: U64 = Field(description="Of the first.")
+    count: U64
+    member: str = Field(description="The id of the consumer that has them.")
+    program: str = Field(description="Its name, for people.")
+    deliveries: int = Field(description="With this one.")
+    held: float = Field(description="Seconds since they were leased, extensions included.")
+    left: float = Field(description="Seconds until the lease ends, unless it is extended.")
+
+    @classmethod
+    def of(cls, found: InFlightInfo) -> Self:
+        return cls(**asdict(found))
+
+
+class InFlightListAnswer(ApiAnswer):
+    """What is leased to consumers of a group, the longest held first."""
+
+    in_flight: list[InFlightAnswer]
 
 
 class LetterAnswer(ApiAnswer):

@@ -918,14 +918,16 @@ class ReleaseConsumer(_message.Message):
     def __init__(self, topic: _Optional[str] = ..., topic_id: _Optional[bytes] = ..., partitions: _Optional[_Iterable[int]] = ..., group: _Optional[str] = ..., consumer: _Optional[int] = ...) -> None: ...
 
 class DescribeGroups(_message.Message):
-    __slots__ = ("topic", "partitions", "group")
+    __slots__ = ("topic", "partitions", "group", "leases")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
+    LEASES_FIELD_NUMBER: _ClassVar[int]
     topic: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
     group: str
-    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., group: _Optional[str] = ...) -> None: ...
+    leases: int
+    def __init__(self, topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., group: _Optional[str] = ..., leases: _Optional[int] = ...) -> None: ...
 
 class GroupsDescribed(_message.Message):
     __slots__ = ("groups",)
@@ -934,7 +936,7 @@ class GroupsDescribed(_message.Message):
     def __init__(self, groups: _Optional[_Iterable[_Union[GroupDescription, _Mapping]]] = ...) -> None: ...
 
 class GroupDescription(_message.Message):
-    __slots__ = ("group", "partition", "waiting", "in_flight", "delayed", "done", "dead", "lost", "redelivered", "floor", "committed", "start", "consumers", "is_shared", "end", "is_sticky")
+    __slots__ = ("group", "partition", "waiting", "in_flight", "delayed", "done", "dead", "lost", "redelivered", "floor", "committed", "start", "consumers", "is_shared", "end", "is_sticky", "leased")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
@@ -951,6 +953,7 @@ class GroupDescription(_message.Message):
     IS_SHARED_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     IS_STICKY_FIELD_NUMBER: _ClassVar[int]
+    LEASED_FIELD_NUMBER: _ClassVar[int]
     group: str
     partition: int
     waiting: int
@@ -967,7 +970,24 @@ class GroupDescription(_message.Message):
     is_shared: bool
     end: int
     is_sticky: bool
-    def __init__(self, group: _Optional[str] = ..., partition: _Optional[int] = ..., waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., delayed: _Optional[int] = ..., done: _Optional[int] = ..., dead: _Optional[int] = ..., lost: _Optional[int] = ..., redelivered: _Optional[int] = ..., floor: _Optional[int] = ..., committed: _Optional[int] = ..., start: _Optional[int] = ..., consumers: _Optional[_Iterable[_Union[Consumer, _Mapping]]] = ..., is_shared: bool = ..., end: _Optional[int] = ..., is_sticky: bool = ...) -> None: ...
+    leased: _containers.RepeatedCompositeFieldContainer[InFlight]
+    def __init__(self, group: _Optional[str] = ..., partition: _Optional[int] = ..., waiting: _Optional[int] = ..., in_flight: _Optional[int] = ..., delayed: _Optional[int] = ..., done: _Optional[int] = ..., dead: _Optional[int] = ..., lost: _Optional[int] = ..., redelivered: _Optional[int] = ..., floor: _Optional[int] = ..., committed: _Optional[int] = ..., start: _Optional[int] = ..., consumers: _Optional[_Iterable[_Union[Consumer, _Mapping]]] = ..., is_shared: bool = ..., end: _Optional[int] = ..., is_sticky: bool = ..., leased: _Optional[_Iterable[_Union[InFlight, _Mapping]]] = ...) -> None: ...
+
+class InFlight(_message.Message):
+    __slots__ = ("start", "count", "consumer", "deliveries", "held_ms", "left_ms")
+    START_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    HELD_MS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_MS_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    count: int
+    consumer: int
+    deliveries: int
+    held_ms: int
+    left_ms: int
+    def __init__(self, start: _Optional[int] = ..., count: _Optional[int] = ..., consumer: _Optional[int] = ..., deliveries: _Optional[int] = ..., held_ms: _Optional[int] = ..., left_ms: _Optional[int] = ...) -> None: ...
 
 class Consumer(_message.Message):
     __slots__ = ("consumer", "name", "in_flight")
