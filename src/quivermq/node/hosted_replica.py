@@ -229,9 +229,18 @@ class HostedReplica:
         if not (self.trouble or self.is_closed):
             replica = self.replica
             self.leaderless_ticks = 0 if replica.leader else self.leaderless_ticks + 1
-            self._step(replica.tick, self._host.now_ms())
+            self._tick(replica)
             if self.leaderless_ticks in _CAMPAIGN_TICKS:
                 self.campaign()
+
+    def _tick(self, replica: Replica) -> None:
+        try:
+            replica.tick(self._host.now_ms())
+        except _FAILURES as error:
+            self._recover_from(error)
+        else:
+            if replica.has_news:
+                self.schedule()
 
     @property
     def is_abandoned(self) -> bool:

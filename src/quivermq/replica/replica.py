@@ -101,6 +101,11 @@ class Replica:
         return taken
 
     @property
+    def has_news(self) -> bool:
+        """Whether effects may follow from the inputs so far; most ticks have none."""
+        return bool(self._effects) or (self._live is not None and self._live.has_news)
+
+    @property
     def is_behind(self) -> bool:
         """Whether effects should be taken again soon, since more could be applied."""
         return self._live is not None and self._live.is_behind
@@ -323,8 +328,9 @@ class Replica:
             self._live.transfer_leader(target)
 
     def campaign(self) -> None:
-        """Stand for election now, unless there is a leader: saves waiting for a timeout."""
-        if self._live is not None and not self.leader:
+        """Stand for election now: saves waiting for a timeout. Not if there is a leader, nor while
+        votes are on their way here: a second candidacy would make them void."""
+        if self._live is not None and not self.leader and self.role is not Role.CANDIDATE:
             self.wake()
             self._live.core.campaign()
 
