@@ -301,6 +301,33 @@ def test_a_leader_whose_majority_is_away_does_not_sleep_but_steps_down() -> None
     assert not leader.replica.is_asleep
 
 
+def test_a_leader_does_not_fall_asleep_without_a_majority() -> None:
+    group = Group(3, SOON)
+    leader = group.leader()
+    group.tick(2)
+    others = {node.member for node in followers_of(group)}
+    for _ in range(2 * ELECTION):
+        leader.replica.tick(group.now_ms, others)
+        leader.replica.take_effects()
+        assert not leader.replica.is_asleep
+    assert not leader.replica.is_leader
+
+
+def test_a_follower_whose_leaders_node_is_silent_can_succeed_at_once() -> None:
+    group = asleep()
+    dead = leader_of(group)
+    dead.is_up = False
+    heir, other = followers_of(group)
+    heir.replica.campaign()
+    group.settle()
+    assert not heir.replica.is_leader, "it believes in its leader, and so does the other"
+    for node in (heir, other):
+        node.replica.lose_leader()
+    heir.replica.campaign()
+    group.settle()
+    assert heir.replica.is_leader
+
+
 def test_a_leader_that_sleeps_while_one_is_away_answers_no_read_once_it_is_deposed() -> None:
     group = Group(3, SOON)
     former = group.leader()

@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final
 
@@ -271,7 +272,7 @@ class PeerLinks:
         self._limits = limits
         self._outbox_bytes_max = outbox_bytes_max
         self._silence_s = silence_s
-        self._ticked_at = 0.0
+        self._ticked_at = inf
         self._stood_still = False
         self._hello_s = hello_s
         self._given = given
