@@ -173,7 +173,7 @@ async def test_the_preferred_leader_follows_the_catalog(tmp_path: Path) -> None:
             view = edited(view, set_targets(view, [Move("orders", 0, members)]) or Edit())
             await it.hosting.reconcile(it.current(view))
             (group,) = it.scheduler.replicas.values()
-            assert group.is_preferred == (members[0] == 1)
+            assert group.preferred == members[0]
 
 
 @on_loop

@@ -28,6 +28,7 @@ class Broker:
     mail: list[tuple[bytes, int, int, Mail]] = field(default_factory=list)
     leads: list[tuple[int, bytes]] = field(default_factory=list)
     silent: list[int] = field(default_factory=list)
+    returned: list[int] = field(default_factory=list)
     unwelcome: set[int] = field(default_factory=set)
     on_connected: Callable[[int], None] | None = None
     address: str = ""
@@ -60,6 +61,7 @@ async def broker(
         leads=lambda node, leads: it.leads.extend((node, lead.partition) for lead in leads),
         silent=it.silent.append,
         connected=it.connected,
+        returned=it.returned.append,
     )
     it.links = PeerLinks(DEFAULT_LIMITS, outbox_bytes_max, silence_s=0.1, hello_s=hello_s, given={})
     it.links.connect(hooks)
@@ -258,8 +260,26 @@ async def test_silence_is_noticed_again_and_again() -> None:
 
         await until(lambda: tick() > 2)
         assert one.links.peers[2].is_silent
+        assert one.links.silent_nodes == {2}
+        assert not one.returned
         two.links.tick()
         await until(lambda: one.links.tick() or not one.links.peers[2].is_silent)
+        one.links.tick()
+        assert one.returned == [2], "told once, though the connection is the same"
+        assert not one.links.silent_nodes
+
+
+@on_loop
+async def test_a_broker_that_stood_still_blames_its_peers_only_the_second_time() -> None:
+    async with broker(1) as one, broker(2) as two:
+        await connected(one, two)
+        one.links.tick()
+        for _ in range(2):
+            now = one.links.now()
+            one.links.now = lambda now=now: now + 0.2  # type: ignore[method-assign]
+            assert not one.silent
+            one.links.tick()
+        assert one.silent == [2]
 
 
 @on_loop

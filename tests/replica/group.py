@@ -112,6 +112,7 @@ class Group:
         self.cut: set[tuple[int, int]] = set()
         self.mail: deque[tuple[int, Send]] = deque()
         self.nodes = {member: Node(self, member) for member in self.founders}
+        self._away: dict[int, set[int]] = {}
         self._token = 0
 
     def __getitem__(self, member: int) -> Node:
@@ -152,20 +153,21 @@ class Group:
     def tick(self, times: int = 1) -> None:
         for _ in range(times):
             self.now_ms += self.settings.tick_ms
-            self._wake_who_misses_somebody()
+            self._watch_nodes()
             for node in self.nodes.values():
                 if node.is_up and not node.replica.is_asleep:
-                    node.replica.tick(self.now_ms)
+                    node.replica.tick(self.now_ms, self._away[node.member])
             self.settle()
 
-    def _wake_who_misses_somebody(self) -> None:
+    def _watch_nodes(self) -> None:
         """What a node does for its sleepers: here a peer that is gone is missed at once."""
-        for node in self.nodes.values():
-            if not node.is_up:
-                self.wake_dependents_of(node.member)
-        for sender, to in self.cut:
-            if self.nodes[to].replica.depends_on(sender):
-                self.nodes[to].replica.wake()
+        down = {node.member for node in self.nodes.values() if not node.is_up}
+        for to, node in self.nodes.items():
+            away = down | {sender for sender, other in self.cut if other == to}
+            back = self._away.get(to, set()) - away
+            self._away[to] = away
+            if node.replica.misses(away) or any(map(node.replica.depends_on, back)):
+                node.replica.wake()
 
     def wake_dependents_of(self, member: int) -> None:
         for node in self.nodes.values():

@@ -266,17 +266,94 @@ def test_whatever_a_sleeper_is_asked_wakes_it(ask, is_leader: bool) -> None:
     assert not node.replica.is_asleep
 
 
-def test_a_leader_does_not_sleep_while_a_member_is_missing_or_behind() -> None:
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_a_group_sleeps_while_a_minority_is_away_and_wakes_when_it_is_back(is_behind: bool) -> None:
     group = Group(3, SOON)
     leader = group.leader()
     group.tick(2)
-    followers_of(group)[0].is_up = False
-    group.produce(leader)
+    away = followers_of(group)[0]
+    away.is_up = False
+    if is_behind:
+        group.produce(leader)
     group.tick(5 * ELECTION)
-    assert not sleepers(group)
-    followers_of(group)[0].is_up = True
+    assert sorted(sleepers(group)) == sorted({1, 2, 3} - {away.member})
+    # It was paused and knows nothing of it: only the leader's broker notices.
+    away.is_up = True
+    group.tick(2)
+    assert away.replica.applied_index == leader.replica.applied_index
     group.tick(2 * ELECTION + TICKS)
     assert len(sleepers(group)) == 3
+    assert leader_of(group) is leader
+
+
+def test_a_leader_whose_majority_is_away_does_not_sleep_but_steps_down() -> None:
+    group = Group(3, SOON)
+    leader = group.leader()
+    group.tick(2)
+    one, other = followers_of(group)
+    one.is_up = False
+    group.tick(5 * ELECTION)
+    assert leader.replica.is_asleep
+    other.is_up = False
+    group.tick(ELECTION)
+    assert not leader.replica.is_leader
+    group.tick(5 * ELECTION)
+    assert not leader.replica.is_asleep
+
+
+def test_a_leader_does_not_fall_asleep_without_a_majority() -> None:
+    group = Group(3, SOON)
+    leader = group.leader()
+    group.tick(2)
+    others = {node.member for node in followers_of(group)}
+    for _ in range(2 * ELECTION):
+        leader.replica.tick(group.now_ms, others)
+        leader.replica.take_effects()
+        assert not leader.replica.is_asleep
+    assert not leader.replica.is_leader
+
+
+def test_a_follower_whose_leaders_node_is_silent_can_succeed_at_once() -> None:
+    group = asleep()
+    dead = leader_of(group)
+    dead.is_up = False
+    heir, other = followers_of(group)
+    heir.replica.campaign()
+    group.settle()
+    assert not heir.replica.is_leader, "it believes in its leader, and so does the other"
+    for node in (heir, other):
+        node.replica.lose_leader()
+    heir.replica.campaign()
+    group.settle()
+    assert heir.replica.is_leader
+
+
+def test_a_leader_that_sleeps_while_one_is_away_answers_no_read_once_it_is_deposed() -> None:
+    group = Group(3, SOON)
+    former = group.leader()
+    group.tick(2)
+    other = followers_of(group)[0]
+    group.cut |= {(former.member, other.member), (other.member, former.member)}
+    group.tick(5 * ELECTION)
+    assert former.replica.is_asleep
+    # The others elect one of them, and the sleeper is told nothing.
+    third = next(node for node in followers_of(group) if node is not other)
+    group.isolate(former.member)
+    third.replica.wake()
+    while not any(node.replica.is_serving for node in (other, third)):
+        for node in (other, third):
+            node.replica.tick(group.now_ms)
+        group.settle()
+    successor = next(node for node in (other, third) if node.replica.is_serving)
+    assert isinstance(successor.answers[group.produce(successor)], Produced)
+    assert former.replica.is_asleep, "it believes that it leads"
+    token = group.token()
+    former.replica.read(token)
+    group.tick(ELECTION // 2)
+    assert token not in former.answers
+    group.heal()
+    group.tick(2 * ELECTION)
+    assert isinstance(former.answers[token], NotLeader)
 
 
 def test_a_leader_does_not_sleep_while_a_member_that_answers_has_yet_to_write() -> None:

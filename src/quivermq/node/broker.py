@@ -252,7 +252,8 @@ class Broker:
                 objection=self.membership.objection,
                 deliver=self.scheduler.deliver,
                 leads=self._learn_leaders,
-                silent=self.scheduler.wake_all_of,
+                silent=self.scheduler.wake_who_misses,
+                returned=self.scheduler.wake_all_of,
                 connected=self._connected,
                 clock=self.scheduler.clock,
             )

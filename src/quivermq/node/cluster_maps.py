@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from quivermq.cluster import Topic, View, node_of, partition_id
-from quivermq.node.hosted_replica import HostedReplica, on_broker
+from quivermq.node.ailments import on_broker
+from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.partition_lookup import PartitionLookup
 from quivermq.queue import TopicSettings
 from quivermq.topic_settings import LEADER_ONLY, REPLICATED

@@ -11,7 +11,7 @@ another replica leads, and what was applied here can be read where that is safe.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
 
@@ -28,6 +28,7 @@ from quivermq.errors import (
     UnsupportedFormat,
 )
 from quivermq.log import Disk, Log, LogSettings, Owner
+from quivermq.node.ailments import lost_text, repair_text
 from quivermq.node.data_dir import PartitionName
 from quivermq.node.disk_work import Opened, open_log, read_state, waits_for_no_disk
 from quivermq.queue import LeaseManager
@@ -106,13 +107,15 @@ class HostedReplica:
         found: Opened,
         host: ReplicaHost,
         *,
-        is_preferred: bool = False,
+        preferred: int = 0,
     ) -> None:
         self.id = partition_id
         self.name = name
         self.member = member
-        self.is_preferred = is_preferred
-        """Whether this replica should lead if no other does."""
+        self.preferred = preferred
+        """The member that should lead if no other does."""
+        self.is_heir = False
+        """Whether this one should, until there is a leader: the one before is gone."""
         self.log = found.log
         self._host = host
         self.replica = self._replica(found.state)
@@ -225,13 +228,26 @@ class HostedReplica:
         if not (self.trouble or self.is_closed):
             self._step(self.replica.receive, sender, mail)
 
-    def tick(self) -> None:
+    def tick(self, away: Collection[int] = ()) -> None:
+        """`away`: members whose brokers are silent."""
         if not (self.trouble or self.is_closed):
             replica = self.replica
-            self.leaderless_ticks = 0 if replica.leader else self.leaderless_ticks + 1
-            self._step(replica.tick, self._host.now_ms())
+            if replica.leader:
+                self.leaderless_ticks, self.is_heir = 0, False
+            else:
+                self.leaderless_ticks += 1
+            self._tick(replica, away)
             if self.leaderless_ticks in _CAMPAIGN_TICKS:
                 self.campaign()
+
+    def _tick(self, replica: Replica, away: Collection[int]) -> None:
+        try:
+            replica.tick(self._host.now_ms(), away)
+        except _FAILURES as error:
+            self._recover_from(error)
+        else:
+            if replica.has_news:
+                self.schedule()
 
     @property
     def is_abandoned(self) -> bool:
@@ -241,12 +257,20 @@ class HostedReplica:
     def campaign(self) -> None:
         """Stand for election at once, if this replica should lead."""
         voters = self.replica.configuration.voters
-        if self.is_preferred or voters == (self.member,):
+        if self.is_heir or self.member == self.preferred or voters == (self.member,):
             self._step(self.replica.campaign)
 
     def wake(self) -> None:
         if not (self.trouble or self.is_closed):
             self._step(self.replica.wake)
+
+    def succeed(self, heir: int) -> None:
+        """The leader's broker is silent for an election timeout. Others wait for the heir."""
+        if not (self.trouble or self.is_closed):
+            self._step(self.replica.lose_leader)
+            self.is_heir = heir == self.member
+            self.leaderless_ticks = 0
+            self.campaign()
 
     def transfer_leader(self, target: int) -> None:
         if not (self.trouble or self.is_closed):
@@ -664,35 +688,3 @@ def _raise_refusal(result: Result) -> Result:
     if isinstance(result, QuiverError):
         raise result
     return result
-
-
-def repair_text(replica: Replica, member: int) -> str:
-    """Of a replica that neither votes nor leads because its log is damaged; "" of any other."""
-    if not replica.is_repairing:
-        return ""
-    helpers = sorted({node_of(peer) for peer in replica.configuration_on_disk if peer != member})
-    if not helpers:
-        return f"{replica.damage_text}. No other broker has a copy: {_restore()}"
-    named = " or ".join(f"broker {node}" for node in helpers)
-    return (
-        f"{replica.damage_text}. This replica neither votes nor leads until {named} has given it "
-        "what is missing: keep them running, or start them"
-    )
-
-
-def lost_text(reason: str, member: int) -> str:
-    """Of a replica that cannot be repaired, because it is not known what it had."""
-    node = node_of(member)
-    return (
-        f"{reason}. This replica does not take part any more: {_restore()}. If others have copies, "
-        f"start broker {node} with an empty data directory, and run `quiver cluster replace {node}`"
-    )
-
-
-def on_broker(member: int, ailment: str) -> str:
-    """With the broker where to look."""
-    return f"broker {node_of(member)}: {ailment}" if ailment else ""
-
-
-def _restore() -> str:
-    return "stop the broker and restore the file, if you have it elsewhere"

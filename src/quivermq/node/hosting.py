@@ -18,10 +18,11 @@ from typing import Final, NamedTuple
 from quivermq.cluster import View, epoch_of, partition_id
 from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, UnsupportedFormat
 from quivermq.log import Owner, name_logs, prepare_log
+from quivermq.node.ailments import lost_text
 from quivermq.node.data_dir import DataDirectory, ListedLog, PartitionName
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.disk_work import Opened, open_log, read_state
-from quivermq.node.hosted_replica import HostedReplica, lost_text
+from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.replica import founding_checkpoint
 
@@ -37,8 +38,8 @@ class WantedReplica(NamedTuple):
     name: PartitionName
     member: int
     founders: tuple[int, ...]
-    is_preferred: bool = False
-    """Whether it should lead, if no other replica does."""
+    preferred: int = 0
+    """The member that should lead, if no other does."""
     start: int | None = None
     """Of a restored partition: the offset of its first message, if its log has to be made."""
 
@@ -75,7 +76,7 @@ class Hosting:
                 del self.lost[hosted]
             for want in wanted.values():
                 if running := self._scheduler.replicas.get(want.partition_id):
-                    running.is_preferred = want.is_preferred
+                    running.preferred = want.preferred
             missing = (w for w in wanted.values() if w.partition_id not in self._scheduler.replicas)
             while batch := list(islice(missing, _OPEN_AT_ONCE)):
                 await self._start(batch)
@@ -88,10 +89,10 @@ class Hosting:
     def _wanted(self, view: View) -> Iterator[WantedReplica]:
         for topic, partition, placement, member in view.hosted(self._node_id):
             name = PartitionName(topic.name, partition)
-            is_preferred = placement.replicas[0] == member
+            preferred = placement.replicas[0]
             hosted = partition_id(topic.id, partition)
             yield WantedReplica(
-                hosted, name, member, placement.founders, is_preferred, placement.start
+                hosted, name, member, placement.founders, preferred, placement.start
             )
 
     async def open_replica(self, want: WantedReplica) -> HostedReplica:
@@ -171,7 +172,7 @@ class Hosting:
             want.member,
             found,
             self._scheduler,
-            is_preferred=want.is_preferred,
+            preferred=want.preferred,
         )
 
     async def _remove_other_members(self, batch: list[WantedReplica]) -> None:

@@ -9,7 +9,8 @@ from quivermq.errors import (
     QuiverError,
     TopicNotFound,
 )
-from quivermq.node.hosted_replica import HostedReplica, on_broker
+from quivermq.node.ailments import on_broker
+from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.known_leaders import KnownLeaders
 from quivermq.node.metadata import Metadata
 from quivermq.node.replica_scheduler import ReplicaScheduler

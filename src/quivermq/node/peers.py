@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from math import inf
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final
 
@@ -244,6 +245,8 @@ class LinkHooks:
     leads: Callable[[int, Iterable[proto.Leadership]], None]
     silent: Callable[[int], None]
     connected: Callable[[int], None]
+    returned: Callable[[int], None] = lambda _: None
+    """A broker that was silent is heard again, perhaps on the same connection."""
     clock: BrokerClock = field(default_factory=BrokerClock)
 
 
@@ -269,6 +272,8 @@ class PeerLinks:
         self._limits = limits
         self._outbox_bytes_max = outbox_bytes_max
         self._silence_s = silence_s
+        self._ticked_at = inf
+        self._stood_still = False
         self._hello_s = hello_s
         self._given = given
         self._server: asyncio.Server | TlsListener | None = None
@@ -384,13 +389,24 @@ class PeerLinks:
         now = self.now()
         for connection in self._incoming:
             connection.look(now)
+        # What the others said meanwhile is not read yet; but once is excuse enough.
+        self._stood_still = now - self._ticked_at > self._silence_s and not self._stood_still
+        self._ticked_at = now
         for peer in list(self.peers.values()):
             peer.lanes[LinkLane.EXPRESS].send(peer_packet, self._outbox_bytes_max)
-            peer.is_silent = now - peer.heard_at > self._silence_s
+            if self._stood_still:
+                continue
+            was_silent, peer.is_silent = peer.is_silent, now - peer.heard_at > self._silence_s
+            if was_silent and not peer.is_silent:
+                self.hooks.returned(peer.node)
             if peer.is_silent and now >= peer.look_again_at:
                 # Again and again: a replica may fall asleep while it is silent.
                 peer.look_again_at = now + self._silence_s
                 self.hooks.silent(peer.node)
+
+    @property
+    def silent_nodes(self) -> frozenset[int]:
+        return frozenset(node for node, peer in self.peers.items() if peer.is_silent)
 
     def tell_leadership(self, leads: list[proto.Leadership], node: int | None = None) -> None:
         """Tell all brokers, or one, which partitions are led here."""

@@ -7,7 +7,7 @@ as one packet a peer. A replica that sleeps costs nothing.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Set
 from dataclasses import replace
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final
@@ -20,7 +20,7 @@ from quivermq.node.disk_thread import DiskThread
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.peers import PeerLinks
 from quivermq.raft import Dice
-from quivermq.replica import Chunk, Consensus, Mail, ReplicaSettings
+from quivermq.replica import Chunk, Consensus, Mail, Replica, ReplicaSettings
 from quivermq.token_bucket import Throttle
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class ReplicaScheduler:
         self._scheduled_later: dict[HostedReplica, None] = {}
         self._is_pass_due = False
         self._incarnations = 0
+        self.silent_nodes: frozenset[int] = frozenset()
+        """Other brokers that were not heard for an election timeout, as of the last tick."""
         self._lapses = Lapses()
         self._loop = asyncio.get_running_loop()
         self._throttle = Throttle(copy_bytes_per_second, self._loop.time, self._loop.call_later)
@@ -221,12 +223,14 @@ class ReplicaScheduler:
         self.clock.look()
         if self.links is not None:
             self.links.tick()
+            self.silent_nodes = self.links.silent_nodes
+        silent = self.silent_nodes
         for hosted in list(self._awake):
             if hosted.replica.is_asleep and not hosted.is_scheduled:
                 self._awake.pop(hosted, None)
             else:
                 try:
-                    hosted.tick()
+                    hosted.tick(_members_on(hosted.replica, silent) if silent else ())
                 except Exception as error:
                     hosted.give_up(error)
 
@@ -236,15 +240,36 @@ class ReplicaScheduler:
         return len(self._awake)
 
     def wake_all_of(self, node: int) -> None:
-        """A broker is silent, or was started again: wake the replicas that depend on it."""
+        """A broker is back, or was started again: wake the replicas that depend on it."""
         for hosted in self.replicas.values():
             replica = hosted.replica
-            if replica.is_asleep and any(
-                replica.depends_on(member)
-                for member in replica.configuration.members
-                if node_of(member) == node
-            ):
+            if replica.is_asleep and any(map(replica.depends_on, _members_on(replica, {node}))):
                 hosted.wake()
+
+    def wake_who_misses(self, node: int) -> None:
+        """A broker is silent: wake the replicas that cannot do without it. Where it led, one of
+        those left stands for election, before the timeouts of all come at the same time."""
+        silent = {node} if self.links is None else self.links.silent_nodes | {node}
+        for hosted in self.replicas.values():
+            replica = hosted.replica
+            away = _members_on(replica, silent)
+            if replica.leader in away:
+                hosted.succeed(_heir(hosted, away))
+            elif replica.is_asleep and replica.misses(away):
+                hosted.wake()
+
+
+def _heir(hosted: HostedReplica, away: Collection[int]) -> int:
+    """Who stands first for the place of a leader that is away: a choice that all make alike, and
+    that spreads the partitions of one broker over the others. Any would be right."""
+    left = [member for member in hosted.replica.configuration.voters if member not in away]
+    if hosted.preferred in left or not left:
+        return hosted.preferred
+    return left[hosted.id[-1] % len(left)]
+
+
+def _members_on(replica: Replica, nodes: Set[int]) -> list[int]:
+    return [member for member in replica.configuration.members if node_of(member) in nodes]
 
 
 def _copied_bytes(mail: Mail) -> int:

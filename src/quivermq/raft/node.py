@@ -10,7 +10,7 @@ apply thread. Each thread does its work in the order it was given, and each piec
 responses to deliver once it is done; those to the member itself must arrive once and in order.
 """
 
-from collections.abc import Sequence, Sized
+from collections.abc import Collection, Sequence, Sized
 
 from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.raft import candidate, follower, invariants, leader, replication
@@ -32,7 +32,7 @@ from quivermq.raft.messages import (
 )
 from quivermq.raft.options import Options
 from quivermq.raft.replica import Dice, Replica
-from quivermq.raft.status import Status, is_settled, status_of
+from quivermq.raft.status import Status, has_quorum_without, is_settled, status_of
 from quivermq.raft.step import step
 from quivermq.raft.storage import Storage
 
@@ -232,10 +232,13 @@ class RawNode:
         """Time went by without ticks: let every interval begin afresh."""
         self.replica.restart_timers()
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether this member leads, and no member needs anything from it."""
-        return is_settled(self.replica)
+    def is_settled(self, away: Collection[int] = ()) -> bool:
+        """Whether this member leads, and no member needs anything from it, but for those `away`."""
+        return is_settled(self.replica, away)
+
+    def has_quorum_without(self, away: Collection[int]) -> bool:
+        """Whether the members that are not `away` can decide alone."""
+        return has_quorum_without(self.replica, away)
 
     def status(self) -> Status:
         return status_of(self.replica)

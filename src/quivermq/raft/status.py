@@ -1,9 +1,11 @@
 """The status of a member, for the outside: a copy, safe to keep."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from quivermq.raft.messages import NOBODY, Configuration, HardState, Role
 from quivermq.raft.progress import Pace
+from quivermq.raft.quorum import VoteResult, joint_vote
 from quivermq.raft.replica import Replica
 
 
@@ -39,8 +41,8 @@ class Status:
     """A leader whose members all have everything: they may sleep."""
 
 
-def is_settled(replica: Replica) -> bool:
-    """Whether this member leads, and no member needs anything from it."""
+def is_settled(replica: Replica, away: Collection[int] = ()) -> bool:
+    """Whether this member leads, and no member needs anything from it, but for those `away`."""
     log = replica.log
     last_index = log.last_index
     return (
@@ -49,8 +51,18 @@ def is_settled(replica: Replica) -> bool:
         and replica.transferee == NOBODY
         and not replica.configuration.is_joint
         and not replica.reads
-        and all(progress.match == last_index for progress in replica.progress.values())
+        and all(
+            progress.match == last_index
+            for member, progress in replica.progress.items()
+            if member not in away
+        )
     )
+
+
+def has_quorum_without(replica: Replica, away: Collection[int]) -> bool:
+    """Whether the members that are not `away` can decide alone."""
+    votes = {member: member not in away for member in replica.progress}
+    return joint_vote(replica.configuration, votes) is VoteResult.WON
 
 
 def status_of(replica: Replica) -> Status:

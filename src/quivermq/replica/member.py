@@ -129,8 +129,16 @@ class Member:
             return True
         return bool(self._changes.is_busy or len(self._barriers) or self._writes.is_busy)
 
+    @property
+    def has_news(self) -> bool:
+        """Whether anything may follow from the inputs so far."""
+        return self.core.has_ready or self.is_busy
+
     def tick(self) -> None:
-        self.core.tick()
+        # Who waits for its own disk must not blame others: a vote that is being synced, with those
+        # of a thousand other partitions, would be overtaken by the next candidacy.
+        if self.core.replica.role is Role.LEADER or not self._writes.is_busy:
+            self.core.tick()
         for token in self._barriers.tick():
             self._answer(token, Timeout("no quorum confirmed the read in time"))
 

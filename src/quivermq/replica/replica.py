@@ -14,7 +14,7 @@ one that is opened anew: it takes sealed segments by their footers, and would no
 release is started. What is applied may be read meanwhile.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
 from quivermq.batches import Frame, Index
@@ -99,6 +99,11 @@ class Replica:
             offered = [self._with_offer(effect) for effect in taken]
             return [effect for effect in offered if effect is not None]
         return taken
+
+    @property
+    def has_news(self) -> bool:
+        """Whether effects may follow from the inputs so far; most ticks have none."""
+        return bool(self._effects) or (self._live is not None and self._live.has_news)
 
     @property
     def is_behind(self) -> bool:
@@ -225,16 +230,20 @@ class Replica:
         progress = core.progress.get(member)
         return core.log.last_index - progress.match if progress and progress.match else None
 
-    def tick(self, now_ms: int) -> None:  # noqa: ARG002  (no timer here follows the clock yet)
-        """One tick has passed on this node's clock."""
+    def tick(
+        self,
+        now_ms: int,  # noqa: ARG002  (no timer here follows the clock yet)
+        away: Collection[int] = (),
+    ) -> None:
+        """One tick has passed on this node's clock. `away`: members whose nodes are silent."""
         if self._repair is not None:
             self._effects += self._repair.tick()
         if self._live is not None and self._sleeper is not None and not self.is_asleep:
-            self._tick_awake(self._live, self._sleeper)
+            self._tick_awake(self._live, self._sleeper, away)
 
-    def _tick_awake(self, live: Member, sleeper: Sleeper) -> None:
+    def _tick_awake(self, live: Member, sleeper: Sleeper, away: Collection[int]) -> None:
         # First, so that no answer to a heartbeat of this tick is on its way to a sleeper.
-        self._effects += sleeper.tick(is_busy=self._is_busy)
+        self._effects += sleeper.tick(is_busy=self._is_busy, away=away)
         if sleeper.is_asleep:
             return
         for member in self._sending.tick():
@@ -248,10 +257,24 @@ class Replica:
         return is_transferring or self._live is None or self._live.is_busy
 
     def depends_on(self, member: int) -> bool:
-        """Whether a sleeper here must be woken when that member's node is silent or starts anew."""
+        """Whether a sleeper here must be woken when that member's node is back or starts anew."""
         if self.is_leader:
             return member in self.configuration.members
         return member == self.leader
+
+    def misses(self, away: Collection[int]) -> bool:
+        """Whether a sleeper here must be woken while these members' nodes are silent: one of them
+        leads it, or it leads and the others are no majority."""
+        if self.is_leader:
+            return self._live is not None and not self._live.core.has_quorum_without(away)
+        return self.leader in away
+
+    def lose_leader(self) -> None:
+        """The leader's node was silent for an election timeout: vote for another without waiting
+        for one more. Leases of reads do not outlive that time, so none is broken."""
+        self.wake()
+        if self._live is not None:
+            self._live.core.forget_leader()
 
     def wake(self) -> None:
         """Be awake: something happened that this replica may have to know of. Safe at any time."""
@@ -323,8 +346,9 @@ class Replica:
             self._live.transfer_leader(target)
 
     def campaign(self) -> None:
-        """Stand for election now, unless there is a leader: saves waiting for a timeout."""
-        if self._live is not None and not self.leader:
+        """Stand for election now: saves waiting for a timeout. Not if there is a leader, nor while
+        votes are on their way here: a second candidacy would make them void."""
+        if self._live is not None and not self.leader and self.role is not Role.CANDIDATE:
             self.wake()
             self._live.core.campaign()
 

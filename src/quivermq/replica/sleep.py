@@ -1,12 +1,14 @@
 """Lets idle partitions sleep: no ticks and no messages until one is used (docs/decisions/0012).
 
 A leader that has had nothing to do for a while, and whose members have everything and answer,
-tells them so and falls asleep; a member that agrees sleeps too. Anything that happens to a sleeper
-wakes it. A sleeper does not notice that others died: its broker watches the peers, and calls
-`wake`.
+tells them so and falls asleep; a member that agrees sleeps too. A minority whose brokers are silent
+is not waited for. Anything that happens to a sleeper wakes it. A sleeper does not notice that
+others died or came back: its broker watches the peers, and calls `wake`.
 
 Raft's safety does not depend on ticks, so sleep can only cost time, never agreement.
 """
+
+from collections.abc import Collection
 
 from quivermq.batches import Index
 from quivermq.raft import MessageKind as Said
@@ -58,10 +60,13 @@ class Sleeper:
         self.wake()
         return True
 
-    def tick(self, *, is_busy: bool) -> list[Send]:
-        """A tick begins, awake: what to tell the others, if it is time to sleep or to call."""
+    def tick(self, *, is_busy: bool, away: Collection[int] = ()) -> list[Send]:
+        """A tick begins, awake: what to tell the others, if it is time to sleep or to call.
+
+        `away`: members whose brokers are silent. This broker calls `wake` when one is heard again.
+        """
         self._ticks += 1
-        if is_busy or not self._core.is_settled or not self._hears_all():
+        if is_busy or not self._is_idle_but_for(away):
             self._idle_ticks = 0
             return self._call_for_leader()
         self._idle_ticks += 1
@@ -91,13 +96,25 @@ class Sleeper:
         else:
             self.wake()
 
-    def _hears_all(self) -> bool:
-        """Whether every member gave a sign of life in the last election timeout.
+    def _is_idle_but_for(self, away: Collection[int]) -> bool:
+        """Whether this member leads, no other needs anything from it, and those that are `away` are
+        not needed: a leader without a majority must stay awake, to find out and step down."""
+        return (
+            self._core.is_settled(away)
+            and self._hears_all_but(away)
+            and (not away or self._core.has_quorum_without(away))
+        )
+
+    def _hears_all_but(self, away: Collection[int]) -> bool:
+        """Whether every other member gave a sign of life in the last election timeout.
 
         A silent one may need something that only an awake leader gives.
         """
         since = self._ticks - self._settings.election_ticks
-        return all(self._heard.get(member, since) > since for member in self._others())
+        heard = self._heard
+        return all(
+            heard.get(member, since) > since for member in self._others() if member not in away
+        )
 
     def _call_for_leader(self) -> list[Send]:
         """A learner cannot ask for votes, so a sleeping leader would never hear of it."""

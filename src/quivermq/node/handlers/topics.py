@@ -17,6 +17,7 @@ from quivermq.cluster import (
     partition_id,
 )
 from quivermq.errors import NotLeader, QuiverError, TopicNotFound
+from quivermq.node.ailments import on_broker
 from quivermq.node.cluster_maps import (
     LEADERLESS,
     UNANSWERED,
@@ -28,7 +29,6 @@ from quivermq.node.cluster_maps import (
     without_figures,
 )
 from quivermq.node.forwarding import Forwarding
-from quivermq.node.hosted_replica import on_broker
 from quivermq.node.metadata import Metadata
 from quivermq.node.partition_lookup import PartitionLookup
 from quivermq.node.replica_scheduler import ReplicaScheduler
