@@ -178,7 +178,12 @@ def of_groups() -> dict[str, list[Worst]]:
             Worst(proto.Request(release_consumer=proto.ReleaseConsumer(**wide("release_consumer"))))
         ],
         "describe_groups": [
-            Worst(proto.Request(describe_groups=proto.DescribeGroups(topic=TOPIC)))
+            Worst(proto.Request(describe_groups=proto.DescribeGroups(topic=TOPIC))),
+            Worst(
+                proto.Request(
+                    describe_groups=proto.DescribeGroups(topic=TOPIC, group="a", leases=2**32 - 1)
+                )
+            ),
         ],
         "list_delayed": [
             Worst(
