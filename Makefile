@@ -3,19 +3,30 @@ PYTHON ?= python3
 SEEDS  ?= 1000
 MINUTES ?= 10
 NODES  ?= 1
-# With 4 it takes a few minutes less on an idle machine, and every limit of seconds is nearer.
-WORKERS ?= 2
+# Of most tests; Spark and the browser have one beside them, unless it is 1. Tests of clusters wait most
+# of the time: three keep two cores busy.
+WORKERS ?= 3
 BIN    := .venv/bin
 # Tests start hundreds of processes: without bytecode each would compile the whole package again.
 export PYTHONDONTWRITEBYTECODE :=
 # Tests with a browser: Playwright keeps an event loop in the thread of the tests, where others run theirs.
 BROWSER := tests/portal
-# Tests that start Spark, which takes as long as many others: one session for each of two workers.
+# Tests that share a session of Spark, one for each worker.
 SPARK  := tests/spark tests/pipelines
-SPARK_WORKERS ?= $(if $(filter 1,$(WORKERS)),1,2)
+# Some of these start drivers of their own, and run wherever a worker is free.
+DRIVERS := tests/pipelines/test_declarative.py tests/pipelines/test_kills.py tests/spark/test_kills.py
+MOST   = $(filter-out $(SPARK) $(BROWSER) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/))) \
+	$(wildcard tests/test_*.py) $(DRIVERS)
+SPARK_WORKERS ?= $(if $(filter 1 2 3,$(WORKERS)),1,2)
+PARTS_AT_ONCE := $(if $(filter 1,$(WORKERS)),1,2)
+PYTEST := $(BIN)/python -m pytest
+# What runs beside others is shown when it ends.
+AT_THE_END = >.venv/$@.log 2>&1; status=$$?; cat .venv/$@.log; exit $$status
+SECONDS_OF_TESTS := $(CURDIR)/.venv/test-seconds
+INSTALLED := --editable '.[spark,otel]' --group dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up test check format proto aio sim soak fuzz mutants bench docs clean
+.PHONY: help demo up test test-most test-spark test-browser check format proto aio sim soak fuzz mutants bench docs clean
 
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 12
@@ -26,11 +37,22 @@ demo: .venv/ready  ## a cluster, a million messages, leaders killed under load, 
 up: .venv/ready  ## brokers and the portal in the foreground, until Ctrl-C: NODES=1
 	$(BIN)/quiver up --nodes $(NODES)
 
-test: .venv/ready  ## the whole test suite, and its 25 slowest tests: WORKERS=2
-	$(BIN)/python -m quivermq.spark.class_archive
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations=25 $(SPARK:%=--ignore=%) $(BROWSER:%=--ignore=%)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(BROWSER)
-	$(BIN)/python -m pytest -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder --durations=25 $(SPARK)
+test: .venv/ready  ## the whole test suite, and its 25 slowest tests: WORKERS=3
+	@rm -f $(SECONDS_OF_TESTS)
+	@$(MAKE) --no-print-directory --keep-going --jobs=$(PARTS_AT_ONCE) test-most test-spark test-browser; \
+		status=$$?; echo "the 25 slowest tests, in seconds:"; sort -rn $(SECONDS_OF_TESTS) | head -25; exit $$status
+
+test-most test-spark test-browser: export SECONDS_OF_TESTS := $(SECONDS_OF_TESTS)
+
+test-most: .venv/ready
+	$(PYTEST) -n $(WORKERS) --dist worksteal $(MOST)
+
+test-spark: .venv/ready
+	{ $(BIN)/python -m quivermq.spark.class_archive && \
+		$(PYTEST) -n $(SPARK_WORKERS) --dist loadfile --no-loadscope-reorder $(SPARK) $(DRIVERS:%=--ignore=%); } $(AT_THE_END)
+
+test-browser: .venv/ready
+	$(PYTEST) -n $(SPARK_WORKERS) --dist worksteal $(BROWSER) $(AT_THE_END)
 
 check: .venv/ready  ## lint, format, types
 	$(BIN)/ruff check .
@@ -80,9 +102,12 @@ clean:           ## remove what make created
 	rm -rf .venv site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests examples benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
+# uv unpacks and compiles on all cores. Where it cannot be had, or sees no index, pip does the same.
 .venv/ready: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "QuiverMQ needs Python 3.11 or newer: make PYTHON=/path/to/python3.11")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[spark,otel]' --group dev
+	$(BIN)/python -m pip install --quiet uv && \
+		$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python $(INSTALLED) || \
+		$(BIN)/python -m pip install --quiet $(INSTALLED)
 	touch $@

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Generator
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -65,6 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 TESTS_A_COLLECTION: Final = 100
+TOLD_S: Final = 1.0
 
 
 def pytest_collection_finish() -> None:
@@ -83,6 +85,14 @@ def pytest_runtest_logfinish() -> None:
     if next(_ended) % TESTS_A_COLLECTION == 0:
         gc.collect()
         gc.freeze()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """The parts of `make test` are runs of their own: what was slow in any is told at the end."""
+    path = os.environ.get("SECONDS_OF_TESTS")
+    if path and report.duration > TOLD_S and "PYTEST_XDIST_WORKER" not in os.environ:
+        with Path(path).open("a") as told:
+            told.write(f"{report.duration:7.1f} {report.when:8} {report.nodeid}\n")
 
 
 @pytest.hookimpl(wrapper=True)
