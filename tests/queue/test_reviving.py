@@ -2,6 +2,7 @@
 
 import pytest
 
+from quivermq.errors import Overloaded
 from quivermq.queue import Piece, dead_letters, group
 from tests.queue.rig import Rig
 
@@ -66,6 +67,32 @@ def test_of_two_letters_of_one_message_and_of_one_in_hand_each_comes_once() -> N
     assert rig.polled() == [1, 2, 3]
     assert revive(rig, 2, (0, 4, 0)) == []
     assert rig.polled() == [0]
+
+
+def test_a_letter_whose_record_is_not_ended_is_put_back_afterwards() -> None:
+    """It is stored as a letter; the record of it ends a moment later, or under the next leader."""
+    rig = Rig()
+    rig.put(3)
+    taken = rig.take()
+    rig.leases.reject("g", taken.lease, [(1, 2)], "bad", rig.now_ms)
+    rig.commit()
+    with pytest.raises(Overloaded, match="in a moment"):
+        revive(rig, 1, (1, 2, 0))
+    ((_, record),) = rig.leases.dead_letters.dying()
+    rig.leases.dead_letters.bury("g", record.number)
+    rig.commit()
+    assert revive(rig, 1, (1, 2, 0)) == []
+    assert rig.polled() == [1]
+
+
+def test_a_repeated_redrive_is_answered_while_its_message_dies_again() -> None:
+    rig = Rig()
+    rig.put(1)
+    bury_all(rig, "g")
+    revive(rig, 1, (0, 1, 0))
+    rig.leases.reject("g", rig.take().lease, None, "bad", rig.now_ms)
+    rig.commit()
+    assert revive(rig, 1, (0, 1, 0)) == []
 
 
 def test_what_is_deleted_or_was_never_the_groups_is_told() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final
 
+from quivermq.errors import Overloaded
 from quivermq.intervals import Interval, IntervalSet, join, without
 from quivermq.queue.group import DyingMessages, Group
 from quivermq.queue.groups import Op
@@ -86,13 +87,17 @@ class DeadLetterRecords:
         delivered. Returns those that it cannot have: deleted (below `start`), or never its own.
 
         A redrive has a number, by which a repeat is recognised: what was revived before may be
-        acknowledged by now. What the group has in hand it has, and nothing is to be done.
+        acknowledged by now. What the group has in hand it has, and nothing is to be done. Raises
+        `Overloaded` while a record of them is not ended, though its letters are stored: it would
+        end after this, and the group would have done with them for good.
         """
         found = self._working_copy.groups.by_name.get(group)
         if found is None or not found.is_shared:
             return join((piece.start, piece.end) for piece in pieces)
         low, high = max(start, found.start), self._partition.next_offset
         named = [(piece.start, piece.end) for piece in pieces]
+        if redrive not in found.revivals:
+            _check_ended(found, named)
         gone = without(join(named), [(low, high)] if low < high else [])
         done = IntervalSet([(low, found.floor)] if low < found.floor else [])
         revived: list[tuple[int, int, int]] = []
@@ -181,3 +186,12 @@ def _first(intervals: Iterable[Interval], most: int) -> list[Interval]:
         for at in range(low, high, RECORD_MESSAGES_MAX)
     )
     return list(islice(records, most))
+
+
+def _check_ended(group: Group, named: Sequence[Interval]) -> None:
+    dying = IntervalSet((r.start, r.end) for r in group.dying.values() if not r.is_stale)
+    if any(dying.within(start, end) for start, end in named):
+        raise Overloaded(
+            f"messages of group {group.name} are still on their way to its dead letters: "
+            "they can be put back in a moment"
+        )
