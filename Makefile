@@ -19,7 +19,7 @@ MOST   = $(filter-out $(SPARK) $(BROWSER) tests/__pycache__,$(patsubst %/,%,$(wi
 	$(wildcard tests/test_*.py) $(DRIVERS)
 SPARK_WORKERS ?= $(if $(filter 1 2 3,$(WORKERS)),1,2)
 PARTS_AT_ONCE := $(if $(filter 1,$(WORKERS)),1,2)
-PYTEST := $(BIN)/python -m pytest
+PYTEST := $(BIN)/python -m pytest -rs
 # What runs beside others is shown when it ends.
 AT_THE_END = >.venv/$@.log 2>&1; status=$$?; cat .venv/$@.log; exit $$status
 SECONDS_OF_TESTS := $(CURDIR)/.venv/test-seconds

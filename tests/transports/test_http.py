@@ -236,7 +236,7 @@ async def test_the_documents_name_every_route_and_load_nothing(tmp_path: Path) -
                 f"/v1/topics/{{topic}}/groups/{{group}}/{name}"
                 for name in (
                     "poll", "ack", "nack", "extend", "reject", "release", "commit", "seek",
-                    "stream",
+                    "stream", "in-flight",
                 )
             ),
             "/v1/dead-letters",

@@ -48,6 +48,8 @@ class GroupAdmin:
         described = await self._ask(
             checked_name("topic", topic), group, attempts, min(limit, (1 << 32) - 1)
         )
+        if not described:
+            await self.group(topic, group)
         found = [each for one in described for each in InFlightInfo.all_of(one)]
         found.sort(key=lambda info: (-info.held, info.partition, info.offset))
         return found[:limit]

@@ -31,6 +31,8 @@ _LIST_BYTES: Final = 1 << 20
 _GROUP_BYTES: Final = 100
 """About what one entry takes."""
 _LEASE_BYTES: Final = 40
+_LEASES_AT_ONCE: Final = 100_000
+"""Of all partitions that one request names: each lists its share of the longest held."""
 _FEWER_GROUPS: Final = "name a group, or fewer partitions at once"
 
 
@@ -70,7 +72,8 @@ class GroupHandlers:
         expected = _GROUP_BYTES * sum(
             1 if body.group else dispatcher.with_leases(_count_groups) for dispatcher in dispatchers
         )
-        listed = min(body.leases, _LISTED_MAX) if body.group else 0
+        share = _LEASES_AT_ONCE // max(len(dispatchers), 1)
+        listed = min(body.leases, _LISTED_MAX, share) if body.group else 0
         expected += _LEASE_BYTES * listed * len(dispatchers)
         check_answer(expected, _FEWER_GROUPS)
         # Once, for all: two requests that each have some room could wait for each other.

@@ -117,7 +117,10 @@ class GroupRoutes:
         self, topic: TopicName, group: GroupName, limit: LimitQuery = 100
     ) -> Response:
         """What is leased to consumers of a group, the longest held first."""
-        found = await self._backend.core.groups.in_flight(topic, group, limit)
+        try:
+            found = await self._backend.core.groups.in_flight(topic, group, limit)
+        except InvalidRequest as error:
+            raise NoSuchGroupError(str(error)) from error
         return Json(InFlightListAnswer(in_flight=[InFlightAnswer.of(each) for each in found]))
 
     async def delete(self, topic: TopicName, group: AnyGroupName) -> Response:
