@@ -137,3 +137,16 @@ def test_an_open_page_without_fresh_parts_is_not_made_again(large: Large, browse
     assert set(asked) == {"/data/live"}
     assert large.bytes_out == before
     page.close()
+
+
+def test_a_page_of_large_dead_letters_stays_small(large: Large) -> None:
+    letters = [b'{"why": "%s"}' % (b"x" * 16_000) for _ in range(500)]
+    with large.cluster.connect() as client:
+        client.create_topic("clicks.dlq")
+        client.produce_many("clicks.dlq", letters)
+        page = large.browser.get("/topics/clicks/dead-letters").text
+        client.delete_topic("clicks.dlq")
+    assert page.count("data-expands") == 500
+    assert len(page) < 1_200_000
+    assert "The first 524 B of" in page
+    assert 'href="/topics/clicks.dlq/messages?partition=0&amp;offset=499"' in page

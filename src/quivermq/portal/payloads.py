@@ -26,11 +26,12 @@ class ShownValue:
     is_cut: bool = False
 
 
-def shown(data: bytes | None, view: View = "auto") -> ShownValue:
-    """The bytes in a view; `auto` takes the first of JSON, text and hex that fits."""
+def shown(data: bytes | None, view: View = "auto", most: int = SHOWN_BYTES) -> ShownValue:
+    """The bytes in a view, at `most` so many; `auto` takes the first of JSON, text and hex that
+    fits."""
     if data is None:
         return ShownValue("", "text")
-    part, is_cut = data[:SHOWN_BYTES], len(data) > SHOWN_BYTES
+    part, is_cut = data[:most], len(data) > most
     if view in {"auto", "json"} and not is_cut:
         pretty = _as_json(data)
         if pretty is not None:

@@ -13,13 +13,15 @@ from quivermq.aio import AsyncClient
 from quivermq.client import DeadLetter
 from quivermq.errors import InvalidRequest, QuiverError, TopicNotFound
 from quivermq.portal.asking import Asker, Given, Polled, Visible, done, text_of
-from quivermq.portal.payloads import preview
+from quivermq.portal.payloads import SHOWN_BYTES, preview
 from quivermq.portal.poller import ClusterPoller
 from quivermq.portal.rendering import render
 from quivermq.quantities import count
 
 router = APIRouter()
 _LISTED: Final = 500
+_BODIES_BYTES: Final = 256 * 1024
+"""Of the values of all letters on a page: an open page is made again every two seconds."""
 _TOPICS: Final = 30
 _COUNTED: Final = 200
 
@@ -81,6 +83,7 @@ async def letters_page(
         reason=reason,
         limit=_LISTED,
         preview=preview,
+        most=min(SHOWN_BYTES, _BODIES_BYTES // max(len(shown), 1)),
     )
 
 
