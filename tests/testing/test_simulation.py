@@ -32,6 +32,15 @@ Simulation._heal = Simulation._drain = lambda simulation: None
 Simulation._run_for = lambda simulation, ms: run_for(simulation, ms if ms < 1000 else ms // 5)
 raise SystemExit(main(["--seeds", "20"]))
 """
+IMPORTED = """
+import sys
+
+import quivermq.transports.http
+from quivermq.testing.__main__ import main
+
+raise SystemExit(main(["--seed", sys.argv[1]]))
+"""
+"""As in a process of many seeds, which imports it once for all of them."""
 FEWER = """
 from quivermq.testing.simulation import LeftOut, run_seed
 from quivermq.testing.simulation.faults import FAULTS
@@ -77,10 +86,11 @@ def test_every_kind_of_fault_has_a_name_of_its_own_and_a_pace() -> None:
 
 
 def test_a_seed_is_the_same_run_in_every_process_and_another_is_not() -> None:
-    """Also where texts hash otherwise, and objects lie elsewhere: every byte on the network."""
+    """Also where texts hash otherwise, objects lie elsewhere, and modules were imported before:
+    every byte on the network."""
     shown = {
-        simulate("-m", "quivermq.testing", "--seed", str(REPLAYED), PYTHONHASHSEED=hash_seed)
-        for hash_seed in ("1", "2")
+        simulate("-m", "quivermq.testing", "--seed", str(REPLAYED), PYTHONHASHSEED="1"),
+        simulate("-c", IMPORTED, str(REPLAYED), PYTHONHASHSEED="2"),
     }
     (only,) = shown
     other = simulate("-c", FEWER)

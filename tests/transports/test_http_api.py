@@ -334,8 +334,8 @@ async def test_what_is_in_flight_is_listed(tmp_path: Path) -> None:
             0, "0", "2", 1,
         )  # fmt: skip
         assert held["held"] + held["left"] == 60.0
-        empty = await ok(await client.get(f"{ORDERS}/groups/nobody/in-flight"))
-        assert empty == {"in_flight": []}
+        unknown = await client.get(f"{ORDERS}/groups/nobody/in-flight")
+        assert await refusal(unknown) == (404, "InvalidRequest")
 
 
 @on_served_loop

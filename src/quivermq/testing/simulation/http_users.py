@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import count
 from random import Random
 from typing import Any, Final, NamedTuple, cast
@@ -292,6 +293,10 @@ class HttpUsers:
     def __init__(self, seed: int) -> None:
         self._dice = Random(f"http {seed}")
         self.are_on = speaks_http(seed)
+        if self.are_on:
+            # Before the run: modules draw random bytes while they are imported, and in a run these
+            # come from its dice. A process that has them already would run another story.
+            import_module("quivermq.transports.http")
 
     def listen(self, host: str) -> dict[str, object]:
         """The settings of a server."""
