@@ -156,6 +156,40 @@ def test_a_claim_alone_allocates_next_to_nothing() -> None:
         tracemalloc.stop()
 
 
+def held_by(receivers: int, content: bytes) -> float:
+    """Bytes for each of so many, once `content` has arrived at all."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        kept = [Receiver(PACKET_BYTES_MAX) for _ in range(receivers)]
+        for receiver in kept:
+            feed(receiver, content)
+        return (tracemalloc.get_traced_memory()[0] - before) / receivers
+    finally:
+        tracemalloc.stop()
+
+
+def test_receivers_hold_no_memory_between_packets() -> None:
+    assert held_by(1_000, content_of(5_000, 1) * 3) < 4 << 10
+
+
+def test_receivers_hold_little_memory_before_the_first_packet_is_whole() -> None:
+    assert held_by(1_000, content_of(5_000, 1)[:1_000]) < 4 << 10
+
+
+def test_receivers_that_take_turns_with_memory_do_not_mix_their_packets() -> None:
+    """Each has begun a packet when the next one takes its bytes."""
+    contents = [content_of(size, number) for number, size in enumerate(SIZES * 3)]
+    receivers = [Receiver(PACKET_BYTES_MAX) for _ in contents]
+    got: list[list[Packet]] = [[] for _ in contents]
+    for piece in (slice(None, 40), slice(40, 1_500), slice(1_500, None)):
+        for receiver, packets, content in zip(receivers, got, contents, strict=True):
+            packets.extend(feed(receiver, (content * 2)[piece]))
+    assert [owned(packets) for packets in got] == [
+        owned(received_at_once(content)) * 2 for content in contents
+    ]
+
+
 @given(st.lists(st.binary(max_size=64), max_size=20), st.integers(8, 2_000))
 def test_noise_raises_nothing_but_refusals(noise: list[bytes], packet_bytes_max: int) -> None:
     receiver = Receiver(packet_bytes_max)

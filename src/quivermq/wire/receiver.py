@@ -1,9 +1,9 @@
 """Cuts received bytes into packets.
 
-Two places to receive into. Small packets come many at a time into one chunk that is used again and
-again, and each is copied out of it: a view would keep the whole chunk alive for as long as a few
-bytes of it are kept. A large packet gets memory of its own, is received straight into it, and
-handed out as views of it.
+Two places to receive into. Small packets come many at a time into a chunk, and each is copied out
+of it: a view would keep the whole chunk alive for as long as a few bytes of it are kept. A chunk is
+borrowed for as long as it holds something: all connections of a process take turns with a few. A
+large packet gets memory of its own, is received straight into it, and handed out as views of it.
 
 Nothing is allocated on the word of a peer alone: memory for a large packet grows as its bytes
 arrive, and a length past the limit is refused before any.
@@ -41,8 +41,9 @@ BROKER_ENVELOPE_BYTES_MAX: Final = 16 * MIB
 """The largest envelope that a broker may send: maps of large clusters, many letters at once."""
 
 CHUNK_BYTES: Final = 128 * KIB
-_IDLE_BYTES: Final = 2 * KIB
-"""Of a connection on which nothing larger has come yet."""
+_FIRST_CHUNK_BYTES: Final = 2 * KIB
+"""Of a connection that has begun its first packet: thousands may do that and nothing more."""
+_FREE_CHUNKS_MAX: Final = 16
 # A packet that would fill most of the chunk is not worth copying twice.
 LARGE_BYTES: Final = CHUNK_BYTES // 2
 # What one peer can make us allocate by a claim alone; what a batch of a usual size takes at once.
@@ -82,9 +83,8 @@ class Receiver:
         """The number of packets that have arrived whole."""
         # Whether packets have checksums; None before the first one.
         self._is_checked: bool | None = None
-        # Holds the start of at most one packet, from its first byte on.
-        # Small until something fills it: thousands of connections may say hello and nothing more.
-        self._chunk = memoryview(bytearray(_IDLE_BYTES))
+        # Holds the start of at most one packet, from its first byte on; None between packets.
+        self._chunk: memoryview | None = None
         self._end = 0
         # The packet that has memory of its own: what is allocated, how large it will be, how far
         # it has arrived.
@@ -112,12 +112,14 @@ class Receiver:
         """Where to receive into; never empty. Valid until `received` is called."""
         if self._large is not None:
             return self._large[self._large_end :]
+        if self._chunk is None:
+            self._chunk = _borrow_chunk()
         return self._chunk[self._end :]
 
     def peek(self, count: int) -> memoryview | None:
         """`count` bytes have arrived there: these, if nothing was before them. They may be taken as
         they are, instead of by `received`, if they are one packet and the peer's have checksums."""
-        if self._end or self._large is not None or not self._is_checked:
+        if self._end or self._chunk is None or not self._is_checked:
             return None
         return self._chunk[:count]
 
@@ -127,6 +129,8 @@ class Receiver:
             return self._received_large(self._large, count)
         packets: list[Packet] = []
         chunk, at, end = self._chunk, 0, self._end + count
+        if chunk is None:  # nothing was asked for, so nothing can have arrived
+            return packets
         while end - at >= PREFIX.size:
             length, envelope_bytes = _unpack(chunk, at)
             if (
@@ -146,14 +150,25 @@ class Receiver:
             packets.append(Packet(content[:message_bytes], content[envelope_bytes:]))
             self.packets += 1
             at = stop
-        left = end - at
-        if end == len(chunk) < CHUNK_BYTES:
-            self._chunk = memoryview(bytearray(CHUNK_BYTES))
-            self._chunk[:left] = chunk[at:end]
-        elif at and left:
-            chunk[:left] = chunk[at:end]
-        self._end = left
+        self._keep(chunk, at, end)
         return packets
+
+    def _keep(self, chunk: memoryview, at: int, end: int) -> None:
+        """What is left of a chunk begins the next packet."""
+        self._end = left = end - at
+        if not left:
+            self._chunk = None
+            _return_chunk(chunk)
+        elif not self.packets and left < _FIRST_CHUNK_BYTES:
+            if len(chunk) == CHUNK_BYTES:
+                self._chunk = memoryview(bytearray(_FIRST_CHUNK_BYTES))
+                self._chunk[:left] = chunk[at:end]
+                _return_chunk(chunk)
+        elif end == len(chunk) < CHUNK_BYTES:
+            self._chunk = _borrow_chunk()
+            self._chunk[:left] = chunk[at:end]
+        elif at:
+            chunk[:left] = chunk[at:end]
 
     def _start_large(self, arrived: memoryview, size: int) -> None:
         self._large = _room(min(size, self._first_bytes))
@@ -244,6 +259,23 @@ class StallWatch:
         self._packets = self._receiver.packets
         self._arrived_bytes = self._receiver.arrived_bytes
         self._since_s = now_s
+
+
+_free_chunks: list[memoryview] = []
+
+
+def _borrow_chunk() -> memoryview:
+    """One that is free, by any thread."""
+    try:
+        return _free_chunks.pop()
+    except IndexError:
+        return memoryview(bytearray(CHUNK_BYTES))
+
+
+def _return_chunk(chunk: memoryview) -> None:
+    """Nobody looks at it any more."""
+    if len(chunk) == CHUNK_BYTES and len(_free_chunks) < _FREE_CHUNKS_MAX:
+        _free_chunks.append(chunk)
 
 
 def _damaged(how: str) -> ConnectionFailed:
