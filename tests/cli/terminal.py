@@ -121,9 +121,12 @@ class Terminal:
 
     def _read_until(self, is_done: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE_SECONDS
+        # `select` knows no file with a number above 1,023, and a process of tests may have those.
+        readable = select.poll()
+        readable.register(self._own, select.POLLIN)
         while not is_done():
             assert time.monotonic() < deadline, f"{self.text}\n{self._shown[-2000:]}"
-            if select.select([self._own], [], [], 0.1)[0]:
+            if readable.poll(100):
                 try:
                     read = os.read(self._own, 65536)
                 except OSError:  # the process ended

@@ -20,6 +20,8 @@ SOME = st.text(min_size=1, max_size=4) | st.text("_x.-05fdlq@é", min_size=1, ma
 
 @settings(max_examples=50, deadline=None)
 @given(SOME)
+@example("dlq")
+@example("a.dlq")
 def test_a_queue_of_any_name_has_a_topic_and_is_found_again(queue: str) -> None:
     topic = NAMES.queue(queue)
     check_topic_name(topic)

@@ -358,10 +358,10 @@ async def test_a_replica_of_a_lost_directory_is_not_made_anew(tmp_path: Path) ->
         assert set(it.hosting.lost) == wanted_of(ORDERS)
 
 
-@pytest.mark.parametrize("partitions", [1, 9])
+@pytest.mark.parametrize(("partitions", "step"), [(1, 2), (9, 5)])
 @on_loop
 async def test_a_crash_at_any_moment_loses_no_log_and_mixes_none(
-    tmp_path: Path, partitions: int
+    tmp_path: Path, partitions: int, step: int
 ) -> None:  # F37
     """While a topic is deleted and created again; 9 are made at the same time."""
     before = tmp_path / "before"
@@ -369,7 +369,7 @@ async def test_a_crash_at_any_moment_loses_no_log_and_mixes_none(
         await it.hosting.reconcile(it.current(ORDERS))
     after = recreated(ORDERS, "orders", partitions)
     crashes = 0
-    for number in range(0, 10_000, 2):
+    for number in range(0, 10_000, step):
         root = tmp_path / str(number)
         shutil.copytree(before, root)
         async with host(root) as it:

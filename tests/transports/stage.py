@@ -45,7 +45,7 @@ def _on(
     @functools.wraps(test)
     def run(*arguments: Any, **named: Any) -> None:
         async def whole() -> None:
-            async with asyncio.timeout(3 * PATIENCE_S):
+            async with asyncio.timeout(6 * PATIENCE_S):
                 await test(*arguments, **named)
             left = asyncio.all_tasks() - {asyncio.current_task()}
             assert not left, f"left behind: {left}"

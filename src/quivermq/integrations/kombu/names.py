@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 GROUP: Final = "celery"
 """The group of every queue: all its consumers compete."""
 
-_ESCAPED: Final = re.compile(r"_x|^_|[^A-Za-z0-9._-]|\.(?=dlq$)", re.DOTALL)
+_ESCAPED: Final = re.compile(r"_x|^_|[^A-Za-z0-9._-]|\.(?=dlq$)|^d(?=lq$)", re.DOTALL)
 _ESCAPE: Final = re.compile(r"(?:_x[0-9a-f]{2})+")
 _BETWEEN: Final = "_x."
 """No escape: between the parts of a binding."""
