@@ -56,3 +56,29 @@ def test_time_in_which_nothing_passed_is_not_saved_up() -> None:
     for number in range(100):
         throttle.pass_on(100, lambda number=number: sent.append(number))
     assert len(sent) <= 2
+
+
+def test_what_waits_for_one_can_be_let_go_and_the_others_keep_their_order() -> None:
+    clock = Clock()
+    throttle = Throttle(1_000, lambda: clock.now, clock.later)
+    sent: list[int] = []
+    for number in range(20):
+        throttle.pass_on(1_000, lambda number=number: sent.append(number), number % 2)
+    del sent[:]
+    throttle.let_go(1)
+    assert sent == [*range(1, 20, 2)]
+    assert (throttle.waiting, throttle.waiting_bytes) == (9, 9_000)
+    clock.run_until(60.0)
+    assert sent[10:] == [*range(2, 20, 2)]
+    assert throttle.waiting_bytes == 0
+
+
+def test_a_higher_rate_holds_from_then_on() -> None:
+    clock = Clock()
+    throttle = Throttle(1_000, lambda: clock.now, clock.later)
+    sent: list[float] = []
+    for _ in range(50):
+        throttle.pass_on(100, lambda: sent.append(clock.now))
+    throttle.set_rate(100_000)
+    clock.run_until(0.5)
+    assert len(sent) == 50

@@ -217,7 +217,12 @@ class BrokerSettings(BaseModel):
         64 * MIB, ge=1, description="Bytes that may wait for one slow peer."
     )
     rebalance_bytes_per_second: Size = Field(
-        64 * MIB, ge=1, description="The rate at which partitions are moved."
+        64 * MIB,
+        ge=1,
+        description=(
+            "The rate at which partitions are moved, and brokers that were away get what they "
+            "missed while others can do without them."
+        ),
     )
     stop_timeout_ms: Milliseconds = Field(
         10_000, ge=0, description="How long a graceful stop may take."

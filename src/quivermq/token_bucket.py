@@ -1,7 +1,7 @@
 """Token buckets: a rate with a burst, one that may be overdrawn, and a throttle for what waits."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 GRAIN_S: Final = 0.05
@@ -64,6 +64,10 @@ class Overdraft:
         self._paid_at_s = now_s - self._burst_s
         """When all that was taken will have come in, with the burst at hand."""
 
+    def set_rate(self, per_second: float) -> None:
+        """From here on; what is owed is due when it was."""
+        self._per_second = per_second
+
     def owed_s(self, now_s: float) -> float:
         """How long until something may be taken; 0: at once."""
         return max(0.0, self._paid_at_s - now_s)
@@ -89,12 +93,18 @@ class Throttle:
         self._now = now
         self._later = later
         self._account = Overdraft(bytes_per_second, bytes_per_second * _BURST_S, now())
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._waiting: deque[tuple[int, Callable[[], None], Hashable]] = deque()
+        self.waiting_bytes = 0
         self._is_scheduled = False
 
-    def pass_on(self, size: int, send: Callable[[], None]) -> None:
+    def set_rate(self, bytes_per_second: float) -> None:
+        """From here on."""
+        self._account.set_rate(bytes_per_second)
+
+    def pass_on(self, size: int, send: Callable[[], None], whose: Hashable = None) -> None:
         """Call `send` now, or when its `size` bytes are due."""
-        self._waiting.append((size, send))
+        self._waiting.append((size, send, whose))
+        self.waiting_bytes += size
         if not self._is_scheduled:
             self._serve()
 
@@ -103,12 +113,23 @@ class Throttle:
         now_s = self._now()
         # One may go whenever the account is not overdrawn, however large it is.
         while self._waiting and not self._account.owed_s(now_s):
-            size, send = self._waiting.popleft()
+            size, send, _ = self._waiting.popleft()
+            self.waiting_bytes -= size
             self._account.take(size, now_s)
             send()
         if self._waiting:
             self._is_scheduled = True
             self._later(max(self._account.owed_s(now_s), 0.001), self._serve)
+
+    def let_go(self, whose: Hashable) -> None:
+        """Call what waits for one, whether it is due or not."""
+        waiting, self._waiting = self._waiting, deque()
+        for size, send, of in waiting:
+            if of == whose:
+                self.waiting_bytes -= size
+                send()
+            else:
+                self._waiting.append((size, send, of))
 
     @property
     def waiting(self) -> int:

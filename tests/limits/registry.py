@@ -101,7 +101,11 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     "what is sent or applied in one go, more follows: tests/raft/test_flow_control.py": (
         "raft/options.py:apply_bytes_max", "raft/options.py:inflight_bytes_max",
         "raft/options.py:inflight_messages_max", "raft/options.py:message_bytes_max",
-        "replica/settings.py:message_bytes_max",
+        "replica/settings.py:message_bytes_max", "replica/settings.py:behind_bytes_max",
+        "raft/options.py:behind_bytes_max",
+    ),
+    "sent again by consensus past it: tests/cluster/test_catching_up.py": (
+        "node/replica_scheduler.py:_HELD_BACK_BYTES_MAX",
     ),
     "a portion of more work; the rest comes next": (
         "node/delivery/dispatcher.py:_COUNTED_MAX", "node/delivery/lease_reader.py:_CUTS_MAX",

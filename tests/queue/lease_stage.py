@@ -13,7 +13,7 @@ from random import Random
 from typing import NamedTuple
 
 from quivermq.batches import Frame, FrameKind, Header, Index
-from quivermq.errors import Fenced, InvalidRequest, QuiverError
+from quivermq.errors import Fenced, InvalidRequest, Overloaded, QuiverError
 from quivermq.queue import (
     REDRIVE_GROUP,
     DyingMessages,
@@ -342,9 +342,22 @@ class DeskStage:
         dead = self.model.dead(group)[-count:]
         pieces = [Piece(m.offset, m.offset + 1, m.priority, 0) for m in dead]
         below = [Piece(start - 1, start, 0, 0)] if start else []
+        self._revive_dying(group, redrive, pieces)
         gone = self.leases.dead_letters.revive(group, redrive, below + pieces, self.model.start)
         assert gone == [(piece.start, piece.end) for piece in below]
         self.model.revive(group, redrive, dead)
+
+    def _revive_dying(self, group: str, redrive: int, pieces: list[Piece]) -> None:
+        """With one that is still on its way to the dead letters none is brought back."""
+        dying = [m for m in self.model.messages(group) if m.state is State.DYING]
+        if dying and redrive not in self.model.groups[group].revivals:
+            first, start = dying[0], self.model.start
+            early = Piece(first.offset, first.offset + 1, first.priority, 0)
+            try:
+                self.leases.dead_letters.revive(group, redrive, [*pieces, early], start)
+            except Overloaded:
+                return
+            raise AssertionError(f"{first.offset} was brought back before its record had ended")
 
     def settle_letters(self, low: int, high: int, *, purged: bool) -> None:
         """As if the partition were one of a dead-letter topic."""

@@ -69,6 +69,27 @@ def test_appends_in_flight_are_bounded_in_bytes() -> None:
     assert len(of_kind(settle(node), MessageKind.APPEND)) == 2
 
 
+def sent_to(messages: list[Message], member: int) -> list[int]:
+    """The first entry of each append."""
+    return [m.entries[0].index for m in messages if m.to == member and m.entries]
+
+
+def test_a_member_that_is_behind_has_less_in_flight_than_one_that_others_wait_for() -> None:
+    node = leader_with(behind_bytes_max=100, message_bytes_max=50)
+    for _ in range(10):
+        node.propose(b"x" * 42)
+    settle(node)
+    acked(node, 2, 11)
+    assert node.replica.log.committed == 11
+    assert sent_to(acked(node, 3, 1), 3) == [2, 3]
+    assert sent_to(acked(node, 3, 2), 3) == [4]
+    assert sent_to(acked(node, 3, 10), 3) == [11]
+    acked(node, 3, 11)
+    for _ in range(5):
+        node.propose(b"x" * 42)
+    assert sent_to(settle(node), 3) == [12, 13, 14, 15, 16]
+
+
 def test_an_acknowledgement_frees_the_window_and_sends_more() -> None:
     node = leader_with(inflight_messages_max=2)
     for _ in range(5):

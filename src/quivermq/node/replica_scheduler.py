@@ -7,11 +7,13 @@ as one packet a peer. A replica that sleeps costs nothing.
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Set
 from dataclasses import replace
 from random import SystemRandom
 from typing import TYPE_CHECKING, Final
 
+from quivermq.batches import MIB
 from quivermq.cluster import node_of
 from quivermq.log import Disk, LogSettings
 from quivermq.node.clock import BrokerClock, Lapses
@@ -19,7 +21,7 @@ from quivermq.node.counters import Histogram
 from quivermq.node.disk_thread import DiskThread
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.peers import PeerLinks
-from quivermq.raft import Dice
+from quivermq.raft import Dice, Message, MessageKind
 from quivermq.replica import Chunk, Consensus, Mail, Replica, ReplicaSettings
 from quivermq.token_bucket import Throttle
 
@@ -32,6 +34,10 @@ _PASSES_MAX: Final = 8
 """Before the loop gets to read sockets and to tick again."""
 _SLICE_S: Final = 0.05
 """However many replicas are scheduled, the event loop goes on after so long."""
+_HELD_BACK_BYTES_MAX: Final = 64 * MIB
+"""Copies that wait until their bytes are due."""
+_RATE_TICKS: Final = 10
+"""Of which the rate of what is new is the mean, the last ones more than others."""
 _GATHER_S: Final = 0.005
 """A lease and the acknowledgement of what takes less than this are one entry, and one fsync."""
 
@@ -75,7 +81,14 @@ class ReplicaScheduler:
         """Other brokers that were not heard for an election timeout, as of the last tick."""
         self._lapses = Lapses()
         self._loop = asyncio.get_running_loop()
+        self._copy_bytes_per_second = copy_bytes_per_second
         self._throttle = Throttle(copy_bytes_per_second, self._loop.time, self._loop.call_later)
+        # By replica and member: the last entries of the appends that wait there. None may overtake
+        # them.
+        self._held_back: dict[tuple[HostedReplica, int], deque[int]] = {}
+        # What is new: bytes since the last tick, and by the second.
+        self._new_bytes = 0
+        self._new_bytes_per_second = 0.0
         self._ticker: asyncio.TimerHandle | None = None
         self._due = 0.0
         self.lateness = Histogram()
@@ -134,12 +147,45 @@ class ReplicaScheduler:
             self._loop.call_soon(self._run)
 
     def post(self, hosted: HostedReplica, to: int, mail: Mail) -> None:
-        if to in hosted.replica.configuration.learners and (size := _copied_bytes(mail)):
-            self._throttle.pass_on(size, lambda: self._post_later(hosted, to, mail))
+        size = _copied_bytes(mail)
+        if self._may_wait(hosted, to, mail, size):
+            self._hold_back(hosted, to, mail, size)
         elif self.links is not None:
+            self._new_bytes += size
+            if (hosted, to) in self._held_back and _append_of(mail) is not None:
+                self._throttle.let_go((hosted, to))
             self.links.post(hosted.id, hosted.member, node_of(to), to, mail)
 
+    def _may_wait(self, hosted: HostedReplica, to: int, mail: Mail, size: int) -> bool:
+        """Whether it is a copy of what enough others have, or an append behind one that waits."""
+        follows = (hosted, to) in self._held_back and _append_of(mail) is not None
+        if not (size or follows):
+            return False
+        replica = hosted.replica
+        if to in replica.configuration.learners:
+            return True
+        away = _members_on(replica, self.silent_nodes)
+        return (follows or _is_old(mail)) and replica.can_spare(to, away)
+
+    def _hold_back(self, hosted: HostedReplica, to: int, mail: Mail, size: int) -> None:
+        """Send it when its bytes are due, or never: consensus notices, and sends it again. An
+        append that is empty, or repeats one in front of it, says nothing new."""
+        if not size or self._throttle.waiting_bytes > _HELD_BACK_BYTES_MAX:
+            return
+        append = _append_of(mail)
+        if append is not None:
+            waiting = self._held_back.setdefault((hosted, to), deque())
+            if waiting and append.index < waiting[-1]:
+                return
+            waiting.append(append.entries[-1].index)
+        self._throttle.pass_on(size, lambda: self._post_later(hosted, to, mail), (hosted, to))
+
     def _post_later(self, hosted: HostedReplica, to: int, mail: Mail) -> None:
+        if _append_of(mail) is not None:
+            waiting = self._held_back[hosted, to]
+            waiting.popleft()
+            if not waiting:
+                del self._held_back[hosted, to]
         if self.links is not None and not hosted.is_closed:
             self.links.post(hosted.id, hosted.member, node_of(to), to, mail)
             # No pass may be due: see that it leaves.
@@ -200,6 +246,13 @@ class ReplicaScheduler:
 
     # Time.
 
+    def _set_copy_rate(self, interval_s: float) -> None:
+        """Members that are behind get more than what is new, or they would never catch up."""
+        new = self._new_bytes / interval_s
+        self._new_bytes = 0
+        self._new_bytes_per_second += (new - self._new_bytes_per_second) / _RATE_TICKS
+        self._throttle.set_rate(max(self._copy_bytes_per_second, 2 * self._new_bytes_per_second))
+
     def start_ticking(self) -> None:
         self._due = self._loop.time()
         self._tick()
@@ -221,6 +274,7 @@ class ReplicaScheduler:
         self._due = max(self._due + interval, now + interval / 2)
         self._ticker = self._loop.call_at(self._due, self._tick)
         self.clock.look()
+        self._set_copy_rate(interval)
         if self.links is not None:
             self.links.tick()
             self.silent_nodes = self.links.silent_nodes
@@ -270,6 +324,18 @@ def _heir(hosted: HostedReplica, away: Collection[int]) -> int:
 
 def _members_on(replica: Replica, nodes: Set[int]) -> list[int]:
     return [member for member in replica.configuration.members if node_of(member) in nodes]
+
+
+def _append_of(mail: Mail) -> Message | None:
+    if isinstance(mail, Consensus) and mail.message.kind is MessageKind.APPEND:
+        return mail.message
+    return None
+
+
+def _is_old(mail: Mail) -> bool:
+    """Whether all of it was committed when it was made: nobody waits for it."""
+    append = _append_of(mail)
+    return append is None or append.entries[-1].index <= append.commit
 
 
 def _copied_bytes(mail: Mail) -> int:

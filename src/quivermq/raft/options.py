@@ -39,6 +39,9 @@ class Options:
     message_bytes_max: int = 1 * MIB
     inflight_messages_max: int = 256
     inflight_bytes_max: int = 16 * MIB
+    # The same for a member that is behind what is committed: nobody waits for it, and what is sent
+    # there at once is in front of what others wait for.
+    behind_bytes_max: int = 16 * MIB
     uncommitted_bytes_max: int = 64 * MIB
     apply_bytes_max: int = 16 * MIB
     reads_pending_max: int = 10_000

@@ -30,6 +30,10 @@ def send_append(
         return _send_snapshot(replica, member, progress)
     entries: Sequence[Entry] = ()
     last_index = log.last_index
+    is_behind = previous < log.committed
+    progress.inflight.bytes_max = (
+        replica.options.behind_bytes_max if is_behind else replica.options.inflight_bytes_max
+    )
     # Into a full window goes only an empty append, as a probe: see `Progress.sent`.
     has_room = progress.pace is not Pace.REPLICATE or not progress.inflight.full
     if previous < last_index and has_room:

@@ -230,6 +230,18 @@ class Replica:
         progress = core.progress.get(member)
         return core.log.last_index - progress.match if progress and progress.match else None
 
+    def can_spare(self, member: int, away: Collection[int]) -> bool:
+        """Whether others than this member and those `away` have what is committed, and are enough
+        to go on: it may get the rest later."""
+        if self._live is None or not self.is_leader:
+            return False
+        core = self._live.core
+        committed = core.replica.log.committed
+        behind = (
+            other for other, progress in core.replica.progress.items() if progress.match < committed
+        )
+        return core.has_quorum_without({member, *away, *behind})
+
     def tick(
         self,
         now_ms: int,  # noqa: ARG002  (no timer here follows the clock yet)

@@ -35,6 +35,8 @@ class ReplicaSettings:
 
     message_bytes_max: int = 1 * MIB
     """Entries, and parts of a checkpoint, in one message to a peer; one entry may exceed it."""
+    behind_bytes_max: int = 2 * MIB
+    """On their way to a member that lacks what is committed; one message may exceed it."""
     recent_bytes_max: int = 8 * MIB
     """Entries kept in memory from their write until they are applied; others are read again."""
     retry_ticks: int = 5
@@ -54,6 +56,7 @@ class ReplicaSettings:
             election_ticks=self.election_ticks,
             heartbeat_ticks=self.heartbeat_ticks,
             message_bytes_max=self.message_bytes_max,
+            behind_bytes_max=self.behind_bytes_max,
             uncommitted_bytes_max=self.uncommitted_bytes_max,
             reads_pending_max=self.reads_max,
         )
