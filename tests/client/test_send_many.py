@@ -22,6 +22,7 @@ from quivermq.errors import (
     TooLarge,
     TopicNotFound,
 )
+from quivermq.testing import Cluster
 from tests.client.stand_in import DROP, HANG, STORE_AND_DROP, StandIn
 
 VALUES = [b"%05d" % number for number in range(3_000)]
@@ -295,3 +296,22 @@ def test_what_a_collected_producer_could_not_store_is_logged_in_time(
         gc.collect()
         assert logged.wait(30)
     assert "a producer was not closed, and 3 messages to t may not be stored" in caplog.text
+
+
+@pytest.mark.parametrize("sent", [b"x" * 5_000, [b"d", b"x" * 5_000]])
+def test_a_message_above_a_brokers_limit_is_refused_and_spoils_no_other(
+    sent: bytes | list[bytes],
+) -> None:
+    settings = {"message_bytes_max": 2_000, "grpc": ""}
+    with Cluster(nodes=1, settings=settings) as cluster, cluster.connect() as client:
+        client.create_topic("t")
+        with client.producer(linger=60.0) as producer:
+            small = [producer.send_many("t", [b"a", b"b"]), producer.send_many("t", [b"c"])]
+            send = producer.send_many if isinstance(sent, list) else producer.send
+            with pytest.raises(TooLarge, match="message_bytes_max"):
+                send("t", sent)
+            small.append(producer.send_many("t", [b"e"] * 500))
+            producer.flush()
+            assert [sum(each.count for each in one.result()) for one in small] == [2, 1, 500]
+        values = [message.value for message in client.read("t")]
+        assert values == [b"a", b"b", b"c", *[b"e"] * 500]

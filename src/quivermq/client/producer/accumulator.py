@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from quivermq.batches import DEFAULT_LIMITS, PRIORITY_MAX, Frame, Limits
 from quivermq.client.checks import Delay, Payload, as_bytes
 from quivermq.client.producer.bulk_send import ENTRY_BYTES, BulkSend, PlainRows
-from quivermq.client.producer.delivery import BatchSlice, Delivery, PendingBatch
+from quivermq.client.producer.delivery import BatchDelivery, BatchSlice, Delivery, PendingBatch
 from quivermq.client.producer.partitioner import check_partition, partition_of
 from quivermq.client.producer.produce import not_before_ms
 from quivermq.client.producer.sequencer import StoredAt
@@ -53,8 +53,8 @@ class Accumulator:
         now: Callable[[], float],
         wake: Callable[[], None],
     ) -> None:
-        self.limits: Limits = DEFAULT_LIMITS
-        self._batch_bytes = batch_bytes
+        self._limits: Limits = DEFAULT_LIMITS
+        self._batch_bytes = self._plain_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
         self._linger = linger
         self._timeout = timeout
@@ -76,6 +76,17 @@ class Accumulator:
         meanwhile."""
         self._room_waiters: list[Callable[[], object]] = []
         self._failed: deque[PendingBatch] = deque(maxlen=FAILURES_KEPT_MAX)
+
+    @property
+    def limits(self) -> Limits:
+        """Of the brokers."""
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self._limits = limits
+        # No message of a batch is larger than the batch: so small, none needs a look of its own.
+        self._plain_bytes = min(self._batch_bytes, limits.message_bytes_max)
 
     def add(
         self,
@@ -100,7 +111,7 @@ class Accumulator:
                 pending_batch = self._plain.get(topic)
                 if pending_batch is not None and type(value) is bytes:
                     size = pending_batch.size + len(value) + ENTRY_BYTES
-                    if size <= self._batch_bytes:
+                    if size <= self._plain_bytes:
                         values = pending_batch.values
                         delivery = Delivery(pending_batch, len(values))
                         values.append(value)
@@ -121,6 +132,19 @@ class Accumulator:
                 if not self._add_rows(bulk, rows):
                     return False
             return bulk.frame is None or self._add_frame(bulk, *bulk.frame)
+
+    def add_plain(self, topic: str, values: list[bytes]) -> BatchDelivery | None:
+        """Take values alone, if all of them fit where such are gathered now; `add_many` takes
+        whatever this does not."""
+        if set(map(type, values)) != {bytes}:
+            return None
+        size = sum(map(len, values)) + ENTRY_BYTES * len(values)
+        with self._lock:
+            pending_batch = self._plain.get(topic)
+            if pending_batch is None or pending_batch.size + size > self._plain_bytes:
+                return None
+            place = pending_batch.extend(values, None, size)
+        return BatchDelivery([BatchSlice(pending_batch, place, len(values))])
 
     def partitions_of(self, topic: str) -> int | None:
         """The number of partitions of a topic, as far as is known."""

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import TracebackType
+from types import NoneType, TracebackType
 from typing import Any, Final, NamedTuple, NoReturn, Self
 
 from quivermq.batches import Compression
@@ -172,6 +172,11 @@ class Many(NamedTuple):
     delay: Delay
 
 
+def _is_plain(values: Any, priority: int, delay: Delay, options: tuple[object, ...]) -> bool:
+    """Whether these are values alone, in a list."""
+    return type(values) is list and not (priority or delay) and {*map(type, options)} == {NoneType}
+
+
 class Producer:
     """Sends messages in the background, many together. Any thread may use it.
 
@@ -258,6 +263,11 @@ class Producer:
         Nothing is taken if any message is invalid. If there is no room in time, the notes of
         `Overloaded` say how many messages of the call were taken.
         """
+        options = (keys, partition, headers, timestamps, content_type, ttl, serializer)
+        if self._add == self._accumulator.add and _is_plain(values, priority, delay, options):
+            delivery = self._accumulator.add_plain(topic, values)
+            if delivery is not None:
+                return delivery
         many = self._settings.many(
             topic, values, keys, partition, headers, timestamps, priority, delay, content_type, ttl,
             serializer,
@@ -466,6 +476,11 @@ class AsyncProducer:
         >>> await delivery
         [BatchReceipt(partition=0, first_offset=0, count=2)]
         """
+        options = (keys, partition, headers, timestamps, content_type, ttl, serializer)
+        if self._add == self._accumulator.add and _is_plain(values, priority, delay, options):
+            delivery = self._accumulator.add_plain(topic, values)
+            if delivery is not None:
+                return delivery
         many = self._settings.many(
             topic, values, keys, partition, headers, timestamps, priority, delay, content_type, ttl,
             serializer,
