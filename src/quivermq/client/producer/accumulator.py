@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from secrets import randbelow
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, PRIORITY_MAX, Frame, Limits
 from quivermq.client.checks import Delay, Payload, as_bytes
@@ -133,7 +133,7 @@ class Accumulator:
                     return False
             return bulk.frame is None or self._add_frame(bulk, *bulk.frame)
 
-    def add_plain(self, topic: str, values: list[bytes]) -> BatchDelivery | None:
+    def add_plain(self, topic: str, values: list[Any]) -> BatchDelivery | None:
         """Take values alone, if all of them fit where such are gathered now; `add_many` takes
         whatever this does not."""
         if set(map(type, values)) != {bytes}:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import NoneType, TracebackType
-from typing import Any, Final, NamedTuple, NoReturn, Self
+from typing import Any, Final, NamedTuple, NoReturn, Self, TypeGuard
 
 from quivermq.batches import Compression
 from quivermq.client import fork_safety
@@ -172,7 +172,9 @@ class Many(NamedTuple):
     delay: Delay
 
 
-def _is_plain(values: Any, priority: int, delay: Delay, options: tuple[object, ...]) -> bool:
+def _is_plain(
+    values: object, priority: int, delay: Delay, options: tuple[object, ...]
+) -> TypeGuard[list[Any]]:
     """Whether these are values alone, in a list."""
     return type(values) is list and not (priority or delay) and {*map(type, options)} == {NoneType}
 
