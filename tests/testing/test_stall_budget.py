@@ -54,13 +54,17 @@ async def ask_stats(folder: Path, hold: Callable[[], None]) -> None:
 
 
 async def check_found(folder: Path, hold: Callable[[], None]) -> None:
-    """The thread that looks where a callback is may come late, and see it behind what held it."""
-    for number in range(3):
+    """The thread that looks where a callback is may come late, and see it behind what held it; on a
+    busy machine so late that it counts for less than it was."""
+    seen: list[str] = []
+    for number in range(5):
         await ask_stats(folder / str(number), hold)
-        (found,) = STALL_BUDGET.take()
-        if "handlers/cluster.py" in found:
+        found = STALL_BUDGET.take()
+        assert len(found) <= 1
+        if any("handlers/cluster.py" in one for one in found):
             return
-    raise AssertionError(found)
+        seen += found
+    raise AssertionError(seen)
 
 
 HELD: list[Any] = [
