@@ -54,6 +54,23 @@ def test_a_token_need_not_stand_in_the_file(monkeypatch: pytest.MonkeyPatch) -> 
     assert connection_of(named)["token"] == "own"
 
 
+def test_brokers_are_those_of_the_caller_the_environment_the_file_or_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    silent = parse(GOOD, Path("p.toml"))
+    named = parse(GOOD.replace('"totals"\n', '"totals"\nservers = "f:1"\n', 1), Path("p.toml"))
+    monkeypatch.delenv("QUIVER_SERVERS", raising=False)
+    assert connection_of(silent)["servers"] == "127.0.0.1:7600"
+    user = tmp_path / "client.toml"
+    user.write_text('servers = "u:1"\n')
+    monkeypatch.setenv("QUIVER_CLIENT_CONFIG", str(user))
+    assert connection_of(silent)["servers"] == "u:1"
+    assert connection_of(named)["servers"] == "f:1"
+    monkeypatch.setenv("QUIVER_SERVERS", "e:1")
+    assert connection_of(named)["servers"] == "e:1"
+    assert connection_of(named, "c:1")["servers"] == "c:1"
+
+
 def test_pipelines_that_start_together_may_create_one_topic() -> None:
     files = [parse(f"{GOOD}partitions = {count}\n", Path("p.toml")) for count in range(1, 9)]
     with Cluster(nodes=1, settings={"tick_ms": 50}) as cluster, cluster.connect() as client:

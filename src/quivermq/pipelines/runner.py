@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import quivermq
+from quivermq.client_file import read_client_file
 from quivermq.errors import InvalidRequest, TopicExists, TopicNotFound
 from quivermq.pipelines.loading import PipelineFile, Problem
 from quivermq.pipelines.reports import Report, Reporter, RunListener
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SERVERS: Final = "127.0.0.1:7600"
 _LOCK_FILE: Final = "running.pid"
+_SERVERS: Final = "QUIVER_SERVERS"
 _TOKEN: Final = "QUIVER_TOKEN"  # noqa: S105  (the name of the variable that holds it)
 
 
@@ -42,10 +44,13 @@ class CheckedPipeline:
 
 
 def connection_of(file: PipelineFile, servers: str | None = None) -> dict[str, str]:
-    """The options that reach brokers: of the caller, else of the file, else the defaults."""
-    settings = file.pipeline.pipeline
-    connection = {"servers": servers or settings.servers or DEFAULT_SERVERS}
-    token = settings.token or os.environ.get(_TOKEN)
+    """The options that reach brokers: of the caller, else of the environment, else of the file,
+    else as for all clients of this user. A token in the file is for this pipeline alone, and wins
+    over that of the environment."""
+    settings, user = file.pipeline.pipeline, read_client_file()
+    told = servers or os.environ.get(_SERVERS) or settings.servers
+    token = settings.token or os.environ.get(_TOKEN) or user.token
+    connection = {"servers": told or user.servers or DEFAULT_SERVERS}
     return connection | ({"token": token} if token else {})
 
 
