@@ -11,7 +11,7 @@ import pytest
 
 import quivermq
 from tests.cli.commands import quiver
-from tests.cli.terminal import ENTER, TAB, Terminal
+from tests.cli.terminal import ENTER, Terminal
 from tests.client.brokers import BrokerThread
 
 SHELLS = {
@@ -66,8 +66,15 @@ def ready(shell: str, home: Path, servers: str) -> Iterator[Terminal]:
     }
     with Terminal(command=SHELLS[shell], columns=160, **variables) as terminal:
         terminal.press(f"{SET_UP[shell]}; echo rea''dy{ENTER}")
-        terminal.wait_until(lambda text: "\nready" in text)
+        terminal.wait_until(is_at_prompt)
         yield terminal
+
+
+def is_at_prompt(text: str) -> bool:
+    """Whether the shell has said that it is ready, and asks again. Keys that are pressed before
+    that are the terminal's, and some shells never see a Tab among them."""
+    lines = [line for line in text.splitlines() if line]
+    return "ready" in lines[:-1]
 
 
 def first(servers: str) -> str:
@@ -88,7 +95,7 @@ def test_tab_completes_commands_topics_and_groups(
         terminal.complete("bill", f"quiver consume {topic} --group {group}")
 
 
-def test_an_installed_completion_works_from_the_first_tab(
+def test_an_installed_completion_works_in_a_new_shell(
     shell: str, folder: Path, tmp_path: Path
 ) -> None:
     variables = {"HOME": str(tmp_path), "PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
@@ -98,9 +105,8 @@ def test_an_installed_completion_works_from_the_first_tab(
             terminal.wait_until("once you restart the terminal")
     with Terminal(command=[shell, "-i"], columns=160, **variables) as terminal:
         terminal.press(f"echo rea''dy{ENTER}")
-        terminal.wait_until(lambda text: "\nready" in text)
-        terminal.press(f"quiver consu{TAB}")
-        terminal.wait_until("quiver consume")
+        terminal.wait_until(is_at_prompt)
+        terminal.complete("quiver consu", "quiver consume")
 
 
 def test_tab_knows_the_brokers_that_the_line_names(
