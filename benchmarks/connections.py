@@ -19,10 +19,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
-
 import quivermq
-from benchmarks.quiver import Brokers
+from benchmarks.quiver import Brokers, cpu_seconds, resident
 from quivermq.addresses import split_address
 from quivermq.batches import Frame, encode_batch
 from quivermq.cli.local_brokers import LocalBroker
@@ -118,15 +116,6 @@ PING = packed(proto.Request(id=3, ping=proto.Ping()))
 def producing(size: int) -> bytes:
     produce = proto.Produce(topic=TOPIC, partition=0)
     return packed(proto.Request(id=4, produce=produce), [encode_batch([b"x" * size])])
-
-
-def resident(broker: LocalBroker) -> int:
-    return psutil.Process(broker.process.pid).memory_info().rss
-
-
-def cpu_seconds(broker: LocalBroker) -> float:
-    times = psutil.Process(broker.process.pid).cpu_times()
-    return times.user + times.system
 
 
 async def of_all(count: int, work: Callable[[int], Awaitable[None]]) -> None:

@@ -18,10 +18,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import psutil
-
 import quivermq
-from benchmarks.quiver import Brokers, wait_for_brokers
+from benchmarks.quiver import Brokers, cpu_seconds, resident, wait_for_brokers
 from quivermq.cli.local_brokers import LocalBroker
 
 IS_LONG = True
@@ -57,18 +55,9 @@ class Report:
         return "met" if max(idle) < IDLE_CORE_TARGET else "MISSED"
 
 
-def resident(brokers: list[LocalBroker]) -> int:
-    return sum(psutil.Process(broker.process.pid).memory_info().rss for broker in brokers)
-
-
 def disk_used(folder: Path) -> int:
     """What the files occupy, reserved space included."""
     return sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file())
-
-
-def cpu_seconds(broker: LocalBroker) -> float:
-    times = psutil.Process(broker.process.pid).cpu_times()
-    return times.user + times.system
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> float:
@@ -108,7 +97,7 @@ def measure(folder: Path, partitions: int, idle_seconds: float) -> Report:
         each = brokers.each
         with quivermq.connect(brokers.servers, timeout=120.0) as client:
             wait_for_brokers(client, NODES)
-            memory, disk = resident(each), disk_used(folder)
+            memory, disk = sum(map(resident, each)), disk_used(folder)
             spent = [cpu_seconds(broker) for broker in each]
             began = time.perf_counter()
             client.create_topic(TOPIC, partitions=partitions, replication=NODES)
@@ -122,7 +111,7 @@ def measure(folder: Path, partitions: int, idle_seconds: float) -> Report:
                 lambda: awake(client, each) <= NODES, "the partitions do not fall asleep"
             )
             replicas = partitions * NODES
-            report.partition_memory = (resident(each) - memory) / replicas
+            report.partition_memory = (sum(map(resident, each)) - memory) / replicas
             report.partition_disk = (disk_used(folder) - disk) / replicas
         report.idle_cores = idle_cores(each, idle_seconds)
         restart(brokers, report)

@@ -4,6 +4,8 @@ import os
 import time
 from pathlib import Path
 
+import psutil
+
 import quivermq
 from quivermq.cli.local_brokers import LocalBroker, LocalBrokers, plan
 
@@ -42,6 +44,16 @@ class Brokers:
     @property
     def each(self) -> list[LocalBroker]:
         return self.local.brokers
+
+
+def resident(broker: LocalBroker) -> int:
+    """Its bytes in memory."""
+    return psutil.Process(broker.process.pid).memory_info().rss
+
+
+def cpu_seconds(broker: LocalBroker) -> float:
+    times = psutil.Process(broker.process.pid).cpu_times()
+    return times.user + times.system
 
 
 def wait_for_brokers(client: quivermq.Client, count: int) -> None:

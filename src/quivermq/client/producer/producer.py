@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import NoneType, TracebackType
-from typing import Any, Final, NamedTuple, NoReturn, Self, TypeGuard
+from typing import Any, Final, NamedTuple, NoReturn, Self
 
 from quivermq.batches import Compression
 from quivermq.client import fork_safety
@@ -172,11 +172,14 @@ class Many(NamedTuple):
     delay: Delay
 
 
-def _is_plain(
-    values: object, priority: int, delay: Delay, options: tuple[object, ...]
-) -> TypeGuard[list[Any]]:
-    """Whether these are values alone, in a list."""
-    return type(values) is list and not (priority or delay) and {*map(type, options)} == {NoneType}
+def _add_plain(
+    add: object, accumulator: Accumulator, topic: str, values: object, options: tuple[object, ...]
+) -> BatchDelivery | None:
+    """Take values alone, in a list, that nothing has to be done to on their way; None: it is more
+    than that, or there is no room where such are gathered."""
+    if type(values) is list and {*map(type, options)} == {NoneType} and add == accumulator.add:
+        return accumulator.add_plain(topic, values)
+    return None
 
 
 class Producer:
@@ -265,11 +268,13 @@ class Producer:
         Nothing is taken if any message is invalid. If there is no room in time, the notes of
         `Overloaded` say how many messages of the call were taken.
         """
-        options = (keys, partition, headers, timestamps, content_type, ttl, serializer)
-        if self._add == self._accumulator.add and _is_plain(values, priority, delay, options):
-            delivery = self._accumulator.add_plain(topic, values)
-            if delivery is not None:
-                return delivery
+        options = (
+            keys, partition, headers, timestamps, priority or None, delay or None, content_type,
+            ttl, serializer,
+        )  # fmt: skip
+        delivery = _add_plain(self._add, self._accumulator, topic, values, options)
+        if delivery is not None:
+            return delivery
         many = self._settings.many(
             topic, values, keys, partition, headers, timestamps, priority, delay, content_type, ttl,
             serializer,
@@ -478,11 +483,13 @@ class AsyncProducer:
         >>> await delivery
         [BatchReceipt(partition=0, first_offset=0, count=2)]
         """
-        options = (keys, partition, headers, timestamps, content_type, ttl, serializer)
-        if self._add == self._accumulator.add and _is_plain(values, priority, delay, options):
-            delivery = self._accumulator.add_plain(topic, values)
-            if delivery is not None:
-                return delivery
+        options = (
+            keys, partition, headers, timestamps, priority or None, delay or None, content_type,
+            ttl, serializer,
+        )  # fmt: skip
+        delivery = _add_plain(self._add, self._accumulator, topic, values, options)
+        if delivery is not None:
+            return delivery
         many = self._settings.many(
             topic, values, keys, partition, headers, timestamps, priority, delay, content_type, ttl,
             serializer,
