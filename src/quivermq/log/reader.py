@@ -9,6 +9,7 @@ from contextlib import suppress
 from quivermq.batches import Frame, Index, Offset
 from quivermq.errors import BrokenInvariant, Corrupt, StorageFailed
 from quivermq.log.checkpoints import Checkpoint, Checkpoints, CheckpointSummary
+from quivermq.log.creation import NewLogFiles
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Unreadable
 from quivermq.log.edge import Edge, not_kept
@@ -22,14 +23,14 @@ from quivermq.log.state import StateFile
 class LogReader:
     """A log, as far as it can be read."""
 
-    def __init__(self, folder: str, recovery: Recovery) -> None:
+    def __init__(self, folder: str, found: Recovery | NewLogFiles) -> None:
         self._folder = folder
-        self._state_file: StateFile = recovery.state_file
-        self._sealed: SealedSegments = recovery.sealed
-        self._active: ActiveSegment = recovery.active
-        self._checkpoints: Checkpoints = recovery.checkpoints
+        self._state_file: StateFile = found.state_file
+        self._sealed: SealedSegments = found.sealed
+        self._active: ActiveSegment = found.active
+        self._checkpoints: Checkpoints = found.checkpoints
         self._preloaded: Checkpoint | None = None
-        self.damage: list[Damage] = recovery.damage
+        self.damage: list[Damage] = found.damage
         """Entries that were durable and cannot be read; grows when a read finds more."""
         self.distrusted: set[Index] = set()
         """Checkpoints that could not be read when they were to be sent."""

@@ -5,6 +5,7 @@ finishes it, so both are written to be begun again from any point.
 """
 
 from quivermq.batches import Index
+from quivermq.errors import Corrupt
 from quivermq.log.checkpoints import RESET, Checkpoints
 from quivermq.log.disk import Disk
 from quivermq.log.layout import SEGMENT, SegmentHeader, index_of
@@ -29,7 +30,9 @@ def finish_cut(
     state = state_file.state
     index = state.cut_index
     starts = _segment_starts(disk, folder)
-    first = max(start for start in starts if start <= index)
+    first = max((start for start in starts if start <= index), default=None)
+    if first is None:
+        raise Corrupt(f"{folder}: the segment that is to be cut at entry {index} is missing")
     # Newest first, so that a crash never leaves a gap.
     remove_segments(disk, folder, sorted((s for s in starts if s > first), reverse=True))
     checkpoints.remove_where(after=index)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from quivermq.batches import DEFAULT_LIMITS, HEADER_BYTES, KIB, MIB, Limits
+from quivermq.batches import DEFAULT_LIMITS, KIB, MIB, Limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,9 @@ class LogSettings:
 # Positions in a segment are 32 bits, and one write may go past `segment_bytes`.
 SEGMENT_BYTES_MAX: Final = 1 << 30
 FILE_BYTES_MAX: Final = (1 << 32) - 1
-ENTRIES_MAX: Final = 2 * SEGMENT_BYTES_MAX // HEADER_BYTES
-"""More entries than this are in no segment, whatever a file claims."""
+ENTRIES_MAX: Final = 2_000_000
+"""A segment is sealed past this too. More of them are not missing, whatever a file claims: the
+place of each is kept in memory."""
 
 _ANY: Final = (1 << 31) - 1
 STORED_LIMITS: Final = Limits(_ANY, _ANY, _ANY)

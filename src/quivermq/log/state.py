@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from quivermq.batches import Index
 from quivermq.errors import Corrupt, StorageFailed, UnsupportedFormat
-from quivermq.log.disk import Disk, File, Unreadable
+from quivermq.log.disk import Disk, Unreadable
 from quivermq.log.layout import SEGMENT, SEGMENT_HEADER_BYTES, STATES, SegmentHeader, index_of
 from quivermq.log.records import Record
 
@@ -71,21 +71,16 @@ class _NotGiven(Corrupt):
 
 
 class StateFile:
-    """The two files that hold a `State`."""
+    """The two files that hold a `State`.
+
+    They are open only while they are written: votes are rare, and a broker with thousands of logs
+    would keep two files of each open for nothing.
+    """
 
     def __init__(self, disk: Disk, folder: str, state: State) -> None:
         self._disk = disk
         self._folder = folder
-        self._files: list[File] = []
         self.state = state
-
-    @classmethod
-    def create(cls, disk: Disk, folder: str, state: State) -> "StateFile":
-        """Both files; their names are durable once the caller has synced the folder."""
-        created = cls(disk, folder, state)
-        created._files = [_new_file(disk, f"{folder}/{name}") for name in STATES]
-        created.save(state)
-        return created
 
     @classmethod
     def open(
@@ -121,10 +116,8 @@ class StateFile:
         """
         disk, names = self._disk, self._disk.names(self._folder)
         copies = _read_copies(disk, self._folder, self.state.log_id)
-        self._files = [
-            _file_to_write(disk, f"{self._folder}/{name}", is_there=name in names)
-            for name in STATES
-        ]
+        for name in STATES:
+            _make_writable(disk, f"{self._folder}/{name}", is_there=name in names)
         damaged = [number for number, copy in enumerate(copies) if isinstance(copy, Corrupt)]
         if damaged or copies[0] != copies[1]:
             self._write(*(damaged or self._order()))
@@ -132,28 +125,30 @@ class StateFile:
         disk.sync_folder(self._folder)
 
     def _write(self, *numbers: int) -> None:
-        # The whole block: where its sector cannot be read, a part could not be written either.
-        packed = _RECORD.pack(*self.state).ljust(STATE_BYTES, b"\0")
+        packed = packed_state(self.state)
         for number in numbers:
-            file = self._files[number]
+            file = self._disk.open(f"{self._folder}/{STATES[number]}")
             file.write(0, [packed])
             file.sync()
 
 
-def _new_file(disk: Disk, path: str) -> File:
-    file = disk.create(path)
-    file.allocate(STATE_BYTES)
-    return file
+def packed_state(state: State) -> bytes:
+    """The content of either file. The whole block: where its sector cannot be read, a part could
+    not be written either."""
+    return _RECORD.pack(*state).ljust(STATE_BYTES, b"\0")
 
 
-def _file_to_write(disk: Disk, path: str, *, is_there: bool) -> File:
+def _make_writable(disk: Disk, path: str, *, is_there: bool) -> None:
+    """See that there is a file to be opened and written."""
     if is_there:
         try:
-            return disk.open(path)
+            disk.open(path)
         except Unreadable:
             # Not even its place is known to the disk: it gets another.
             disk.remove(path)
-    return _new_file(disk, path)
+        else:
+            return
+    disk.create(path).allocate(STATE_BYTES)
 
 
 def read_state(
