@@ -279,8 +279,11 @@ def test_a_topic_that_was_created_again_is_never_mixed_with_the_one_before(
     with pytest.raises(TopicNotFound, match="deleted and created again"):
         stream(servers, subscribe=topic).latestOffset(end, ALL)
     with pytest.raises(TopicNotFound, match="deleted and created again"):
-        follower.partitions({}, end)
-    assert patient.partitions({}, end) == []
+        values(follower, follower.partitions({}, end))
+    assert [each for part in patient.partitions({}, end) for each in patient.read(part)] == []
+    restarted = stream(servers, subscribe=topic)
+    with pytest.raises(TopicNotFound, match="deleted and created again"):
+        restarted.partitions({}, end)
     fresh = stream(servers, subscribe=topic, **LENIENT)
     after = fresh.latestOffset(end, ALL)
     assert values(fresh, fresh.partitions(end, after)) == [b"other"] * 30
@@ -438,6 +441,44 @@ def test_a_query_that_waits_for_more_rows_waits_at_the_broker(
     assert client.stats()["requests_total"] - before <= 3 + 1
     client.produce_many(topic, [b"x"] * 8)
     assert reader.latestOffset(end, ALL)[topic]["0"] == 10
+
+
+def test_a_micro_batch_asks_every_leader_once(
+    client: quivermq.Client, topic: str, servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic(topic, partitions=2)
+    client.produce(topic, b"x", partition=1)
+    asked = []
+    offsets = quivermq.Client.offsets
+    monkeypatch.setattr(
+        quivermq.Client, "offsets", lambda self, *args: asked.append(args) or offsets(self, *args)
+    )
+    reader = stream(servers, subscribe=topic)
+    end = reader.latestOffset({}, ALL)
+    assert values(reader, reader.partitions({}, end)) == [b"x"]
+    assert asked == [(topic,)]
+    # The driver died, and Spark has the batch planned that its checkpoint holds.
+    again = stream(servers, subscribe=topic)
+    assert values(again, again.partitions({}, end)) == [b"x"]
+    assert asked == [(topic,)] * 2
+    # Messages that it has not heard of are asked for, and not taken for lost.
+    client.produce(topic, b"y", partition=1)
+    beyond = stream(servers, subscribe=topic).latestOffset(end, ALL)
+    assert values(reader, reader.partitions(end, beyond)) == [b"y"]
+
+
+def test_messages_that_are_removed_between_plan_and_task_are_reported_by_the_task(
+    client: quivermq.Client, topic: str, servers: str
+) -> None:
+    client.create_topic(topic)
+    client.produce_many(topic, [b"early" * 1000] * 40)
+    strict, lenient = stream(servers, subscribe=topic), stream(servers, subscribe=topic, **LENIENT)
+    end = strict.latestOffset({}, ALL)
+    assert lenient.latestOffset({}, ALL) == end
+    overtake(client, topic)
+    with pytest.raises(OffsetOutOfRange, match="offsets 0 to 39 are lost"):
+        values(strict, strict.partitions({}, end))
+    assert [each for part in lenient.partitions({}, end) for each in lenient.read(part)] == []
 
 
 def test_looking_for_topics_and_partitions_asks_no_leader(

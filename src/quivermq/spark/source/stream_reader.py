@@ -126,9 +126,24 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the tasks of a batch: the same tasks for the same offsets."""
-        ranges = ranges_between(from_json(start), from_json(end))
-        topics = {each.topic for each in ranges if each.rows > 0}
-        return plan_tasks(self._options, ranges, fetch_held(self._client, self._options, topics))
+        ranges = [each for each in ranges_between(from_json(start), from_json(end)) if each.rows]
+        # `latestOffset` has asked the leaders, unless Spark repeats a batch of an earlier run.
+        unknown = {each.topic for each in ranges if not self._is_held(each)}
+        held = self._held | fetch_held(self._client, self._options, unknown)
+        return plan_tasks(self._options, ranges, held)
+
+    def _is_held(self, wanted: TopicRange) -> bool:
+        """Whether the topic had all these messages when it was last looked at. What retention has
+        removed since, or a topic that was deleted, is noticed by the task that reads it."""
+        topic = self._held.get(wanted.topic)
+        place = topic.partitions.get(wanted.partition) if topic else None
+        return (
+            topic is not None
+            and place is not None
+            and topic.id == wanted.topic_id
+            and place.start <= wanted.start
+            and wanted.stop <= place.end
+        )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: `latestOffset` learns of finished batches, the last one included."""
