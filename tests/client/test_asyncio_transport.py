@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -114,6 +115,50 @@ async def large_batches_pass_whole(stand_in: StandIn) -> None:
     assert [bytes(each.body) for each in stand_in.log().frames] == [bytes(frame.body)] * 4
 
 
+class Counting:
+    """A transport of an event loop that counts its writes."""
+
+    def __init__(self, transport: Any) -> None:
+        self.writes = 0
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        self.writes += 1
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+async def requests_of_one_turn_leave_in_one_write(stand_in: StandIn) -> None:
+    async with opened() as transport:
+        connection = await transport.connection(stand_in.address, soon())
+        counting: Any = Counting(connection._transport)
+        connection._transport = counting
+        answers = await asyncio.gather(*(asked(transport, stand_in.address) for _ in range(20)))
+        assert answers == ["done"] * 20
+        assert counting.writes == 1
+
+
+async def each_request_has_its_own_deadline(stand_in: StandIn) -> None:
+    stand_in.script("ping", HANG, HANG, HANG)
+    async with opened() as transport:
+        connection = await transport.connection(stand_in.address, soon())
+        ends: dict[float, float] = {}
+        began = asyncio.get_running_loop().time()
+
+        async def wait(seconds: float) -> None:
+            with pytest.raises(Timeout):
+                await connection.ask(proto.Request(ping=proto.Ping()), (), began + seconds)
+            ends[seconds] = asyncio.get_running_loop().time() - began
+
+        # The last one first: an earlier deadline that comes later counts, too.
+        await asyncio.gather(wait(0.3), wait(0.05), wait(0.15))
+        assert list(ends) == [0.05, 0.15, 0.3]
+        # A loop may be early by the grain of its clock.
+        assert all(took > seconds - 0.01 for seconds, took in ends.items())
+
+
 async def another_protocol_is_named(stand_in: StandIn) -> None:
     stand_in.protocol = 99
     async with opened() as transport:
@@ -136,6 +181,8 @@ CASES = [
     who_gives_up_connecting_leaves_it_to_the_others,
     who_waits_to_write_hears_that_the_connection_is_lost,
     large_batches_pass_whole,
+    requests_of_one_turn_leave_in_one_write,
+    each_request_has_its_own_deadline,
     another_protocol_is_named,
     a_closed_door_opens_no_more,
 ]

@@ -1,5 +1,6 @@
 """The straight way of a lone message does what the general way does, or leaves it to that."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 import quivermq
+import quivermq.aio
 from quivermq.batches import KEYED_BYTES, Limits, lone_bytes_max
 from quivermq.batches.lone import LONE_BYTES_MAX
 from quivermq.client.producer import session_pool
@@ -24,7 +26,7 @@ from quivermq.errors import (
     StorageFailed,
 )
 from quivermq.wire import proto
-from tests.client.stand_in import DROP, STORE_AND_DROP, Action, StandIn
+from tests.client.stand_in import DROP, HANG, STORE_AND_DROP, Action, StandIn
 
 
 @contextmanager
@@ -80,6 +82,73 @@ def test_both_ways_store_the_same_batch(
     moved = straight.header._replace(base_offset=2, index=3, sequence=2)  # type: ignore[arg-type]
     assert moved == general.header
     assert stand_in.count("new_producer") == 1
+
+
+@pytest.mark.parametrize("message", PLAIN, ids=str)
+def test_an_event_loop_stores_the_same_batch(
+    message: dict[str, Any], stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def produce() -> None:
+        async with quivermq.aio.connect(stand_in.address) as client:
+            await client.produce("t", b"first")
+            with only_straight(monkeypatch):
+                assert await client.produce("t", **message) == ("t", 0, 1)
+            with monkeypatch.context() as patched:
+                patched.setattr(LoneProducer, "produce_on_loop", nothing)
+                assert await client.produce("t", **message) == ("t", 0, 2)
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    asyncio.run(produce())
+    _, straight, general = stand_in.log().frames
+    assert bytes(straight.body) == bytes(general.body)
+    moved = straight.header._replace(base_offset=2, index=3, sequence=2)  # type: ignore[arg-type]
+    assert moved == general.header
+    assert stand_in.count("new_producer") == 1
+
+
+@pytest.mark.parametrize(
+    "troubles",
+    [
+        [DROP],
+        [STORE_AND_DROP],
+        [DROP, STORE_AND_DROP, NotLeader("?"), STORE_AND_DROP],
+        [NotLeader("not yet")],
+        [Overloaded("busy")],
+    ],
+    ids=str,
+)
+def test_on_an_event_loop_the_general_way_goes_on_with_what_failed(
+    troubles: list[Action], stand_in: StandIn
+) -> None:
+    async def produce() -> None:
+        async with quivermq.aio.connect(stand_in.address) as client:
+            await client.produce("t", b"first")
+            stand_in.script("produce", *troubles)
+            assert (await client.produce("t", b"second")).offset == 1
+            assert (await client.produce("t", b"third")).offset == 2
+
+    asyncio.run(produce())
+    assert stand_in.log().values == [b"first", b"second", b"third"]
+
+
+def test_numbers_of_a_call_that_was_cancelled_are_not_used_again(stand_in: StandIn) -> None:
+    async def produce() -> None:
+        async with quivermq.aio.connect(stand_in.address) as client:
+            await client.produce("t", b"first")
+            stand_in.script("produce", HANG)
+            call = asyncio.create_task(client.produce("t", b"cancelled"))
+            while stand_in.count("produce") < 2:  # noqa: ASYNC110  (it is a thread)
+                await asyncio.sleep(0.001)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            assert (await client.produce("t", b"last")).offset == 1
+
+    asyncio.run(produce())
+    assert stand_in.log().values == [b"first", b"last"]
+    assert stand_in.count("new_producer") == 2
 
 
 @pytest.mark.parametrize("message", OTHERS, ids=",".join)

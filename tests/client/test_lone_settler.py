@@ -1,5 +1,6 @@
 """The straight way of an acknowledgement does what the general way does, or leaves it to that."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -7,6 +8,7 @@ from typing import NoReturn
 import pytest
 
 import quivermq
+import quivermq.aio
 from quivermq.client.shared import lone_settler
 from quivermq.client.shared.settle import Settler
 from quivermq.errors import Forbidden, LeaseLost, NotLeader, Overloaded, QuiverError
@@ -101,3 +103,24 @@ def test_what_is_not_plain_is_left_to_the_general_way(
                 settle()
     client.ack(found[1 : 2 * most + 4 : 2])
     assert len(stand_in.lot().done) == 2 * most + 2
+
+
+@pytest.mark.parametrize("trouble", [DROP, NotLeader("not yet"), Overloaded("busy")], ids=str)
+def test_on_an_event_loop_the_general_way_goes_on_with_what_failed(
+    stand_in: GroupStandIn, trouble: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def consume() -> None:
+        async with quivermq.aio.connect(stand_in.address) as client:
+            await client.produce_many("t", [b"v"] * 4)
+            found = await client.poll("t", group="g")
+            with only_straight(monkeypatch):
+                await client.ack(found[:1])
+            stand_in.script("settle", trouble)
+            await client.ack(found[1:3])
+            with only_straight(monkeypatch):
+                await found[3].ack()
+                with pytest.raises(LeaseLost):
+                    await found[3].ack()
+
+    asyncio.run(consume())
+    assert stand_in.lot().done == set(range(4))

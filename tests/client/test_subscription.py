@@ -11,6 +11,7 @@ import pytest
 
 import quivermq
 import quivermq.aio
+from quivermq.client.shared import outbox
 from quivermq.errors import (
     ConnectionFailed,
     InvalidRequest,
@@ -69,6 +70,80 @@ def test_batches_are_acknowledged_without_waiting(real: quivermq.Client, topic: 
                 break
         subscription.flush()
         assert real.group(topic, "g").done == 1000
+
+
+def test_lists_are_of_the_size_that_is_asked_for(real: quivermq.Client, topic: str) -> None:
+    real.produce_many(topic, [b"%d" % n for n in range(1000)])
+    seen: list[bytes] = []
+    with real.subscribe(topic, group="g", prefetch=300) as subscription:
+        for messages in subscription.batches(64):
+            assert 1 <= len(messages) <= 64
+            assert real.group(topic, "g").in_flight <= 300
+            seen += [message.value for message in messages]
+            subscription.ack(messages)
+            if len(seen) == 1000:
+                break
+    # Closing waits until all that was acknowledged is.
+    assert seen == [b"%d" % n for n in range(1000)]
+    info = real.group(topic, "g")
+    assert (info.done, info.lag, info.in_flight) == (1000, 0, 0)
+
+
+def test_lists_that_failed_come_again(real: quivermq.Client, topic: str) -> None:
+    real.produce_many(topic, [b"%d" % n for n in range(100)])
+    seen: list[tuple[bytes, int]] = []
+    with real.subscribe(topic, group="g", prefetch=100) as subscription:
+        for messages in subscription.batches(30):
+            first = [message for message in messages if message.delivery_count == 1]
+            subscription.nack([message for message in first if message.offset % 2], delay=0)
+            subscription.ack([each for each in messages if not (each in first and each.offset % 2)])
+            seen += [(message.value, message.delivery_count) for message in messages]
+            if len(seen) == 150:
+                break
+    assert sorted(seen) == sorted(
+        [(b"%d" % n, 1) for n in range(100)] + [(b"%d" % n, 2) for n in range(1, 100, 2)]
+    )
+    assert real.group(topic, "g").done == 100
+
+
+def test_a_list_that_is_not_settled_goes_back_when_the_subscription_closes(
+    real: quivermq.Client, topic: str
+) -> None:
+    real.produce_many(topic, [b"v"] * 500)
+    with real.subscribe(topic, group="g", prefetch=200) as subscription:
+        lists = subscription.batches(50)
+        subscription.ack(next(lists))
+        next(lists)
+    info = real.group(topic, "g")
+    assert (info.done, info.lag, info.in_flight) == (50, 450, 0)
+
+
+def test_lists_with_ack_auto_are_done_when_they_come(real: quivermq.Client, topic: str) -> None:
+    real.produce_many(topic, [b"v"] * 500)
+    count = 0
+    with real.subscribe(topic, group="g", prefetch=100, ack="auto") as subscription:
+        for messages in subscription.batches(30):
+            count += len(messages)
+            subscription.ack(messages)  # which is nothing to do
+            if count == 500:
+                break
+    assert real.group(topic, "g").done == 500
+
+
+def test_acknowledgements_of_lists_are_gathered(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce_many("t", [b"v"] * 1000)
+    with client.subscribe("t", group="g", prefetch=1000) as subscription:
+        count = 0
+        for messages in subscription.batches(2):
+            count += len(messages)
+            subscription.ack(messages)
+            if count == 1000:
+                break
+        subscription.flush()
+        assert stand_in.lot().done == set(range(1000))
+    assert stand_in.count("settle") < 250
 
 
 def test_messages_come_as_they_are_produced(real: quivermq.Client, topic: str) -> None:
@@ -389,6 +464,33 @@ def test_nonsense_is_refused(client: quivermq.Client, wrong: dict[str, object], 
         client.subscribe("t", **{"group": "g", **wrong})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("flushes", [False, True])
+def test_what_waits_to_be_fetched_is_settled_at_the_end(
+    flushes: bool,
+    client: quivermq.Client,
+    stand_in: GroupStandIn,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(outbox, "GATHER_SECONDS", 60.0)
+    client.produce_many("t", [b"v"] * 20)
+    subscription = client.subscribe("t", group="g")
+    for _ in range(20):
+        subscription.ack(next(subscription))
+    if flushes:
+        subscription.flush()
+    else:
+        subscription.close()
+    assert stand_in.lot().done == set(range(20))
+    subscription.close()
+
+
+def test_lists_have_a_size_from_one_up(client: quivermq.Client) -> None:
+    with client.subscribe("t", group="g") as subscription:
+        for size in (0, -1, 1.5, True):
+            with pytest.raises(InvalidRequest, match="max_messages"):
+                next(subscription.batches(size))  # type: ignore[arg-type]
+
+
 def test_messages_of_a_handler_are_for_it_alone(client: quivermq.Client) -> None:
     with client.subscribe("t", group="g", handler=lambda _: None) as subscription:
         with pytest.raises(InvalidRequest, match="handler"):
@@ -418,10 +520,9 @@ def test_closing_the_client_closes_it(stand_in: GroupStandIn) -> None:
 def test_a_handler_may_close_the_client(broker: BrokerThread, topic: str) -> None:
     client = quivermq.connect(broker.address)
     client.produce_many(topic, [b"v"] * 3)
-    before = threading.active_count()
     subscription = client.subscribe(topic, group="g", handler=lambda _: client.close())
     assert subscription.wait(10)
-    until(lambda: threading.active_count() <= before)
+    until(lambda: not any(each.name.startswith("quivermq") for each in threading.enumerate()))
     with quivermq.connect(broker.address) as other:
         assert other.group(topic, "g").in_flight == 0
 
@@ -486,6 +587,24 @@ def test_a_forked_child_gets_no_messages_of_its_parent(
         next(subscription)
         assert "forked" in in_child(lambda: next(subscription))
         assert next(subscription).offset == 1
+
+
+def test_lists_on_an_event_loop(broker: BrokerThread) -> None:
+    async def consume() -> tuple[list[bytes], int]:
+        async with quivermq.aio.connect(broker.address) as client:
+            await client.create_topic("aio-lists")
+            await client.produce_many("aio-lists", [b"%d" % n for n in range(300)])
+            seen: list[bytes] = []
+            async with client.subscribe("aio-lists", group="g", prefetch=100) as subscription:
+                async for messages in subscription.batches(40):
+                    assert 1 <= len(messages) <= 40
+                    seen += [message.value for message in messages]
+                    await subscription.ack(messages)
+                    if len(seen) == 300:
+                        break
+            return seen, (await client.group("aio-lists", "g")).done
+
+    assert asyncio.run(consume()) == ([b"%d" % n for n in range(300)], 300)
 
 
 def test_the_same_on_an_event_loop(broker: BrokerThread) -> None:

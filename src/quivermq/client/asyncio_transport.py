@@ -1,18 +1,33 @@
-"""The asyncio transport: one connection to each broker, shared by everything on one event loop."""
+"""The asyncio transport: one connection to each broker, shared by everything on one event loop.
+
+Small requests that are made in one turn of the loop leave in one write: of a hundred subscriptions,
+and of one that acknowledges and polls (decision 0068).
+"""
 
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from quivermq.addresses import split_address
-from quivermq.batches import Frame
+from quivermq.batches import Buffer, Frame
 from quivermq.client import fork_safety
 from quivermq.client.connect_options import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
-from quivermq.client.transport import Connection, Reply
+from quivermq.client.transport import Connection, Reply, run
 from quivermq.errors import BrokenInvariant, ConnectionFailed, InvalidRequest, QuiverError, Timeout
 from quivermq.tls import explain
-from quivermq.wire import StallWatch, packet, parse_response, proto
+from quivermq.wire import (
+    Packet,
+    StallWatch,
+    cut_id,
+    id_field,
+    packet,
+    parse_response,
+    plain_packet,
+    proto,
+)
+
+T = TypeVar("T")
 
 # Past this, `post` waits until the socket has taken some.
 WRITE_BUFFER_BYTES: Final = 4 << 20
@@ -40,7 +55,18 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         self._receiver = receiver()
         self._stall = StallWatch(self._receiver)
         self._last_id = FIRST_ID
-        self._waiting: dict[int, asyncio.Future[Reply]] = {}
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        """For a `Reply`, or what a reader makes of it."""
+        self._readers: dict[int, Callable[[bytes], object]] = {}
+        """For plain answers."""
+        self._deadlines: dict[int, float] = {}
+        """Of those that are taken."""
+        self._timer: asyncio.TimerHandle | None = None
+        """One for all of them."""
+        self._due = 0.0
+        """When it fires: at the first deadline, or before."""
+        self._gathered: list[Buffer] = []
+        """Written at the end of this turn of the loop."""
         self._may_write = asyncio.Event()
         self._may_write.set()
 
@@ -66,27 +92,55 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         """Send a request; `take` fetches the answer."""
         if not self._may_write.is_set():
             await self._room_to_write(deadline)
-        if not self.is_open:
-            raise ConnectionFailed(f"{self.address} closed the connection")
-        self._last_id = request_id = self._last_id + 1
-        request.id = request_id
-        self._waiting[request_id] = self._loop.create_future()
-        self._write(request, frames)
-        return request_id
+        return self._begin(request, frames)
 
     async def take(self, request_id: int, deadline: float) -> Reply:
         """The answer to a posted request."""
-        answer = self._waiting[request_id]
-        timer = self._loop.call_at(deadline, self._expire, answer)
+        answer: asyncio.Future[Reply] = self._waiting[request_id]
+        self._watch(request_id, deadline)
         try:
             return await answer
         finally:
-            timer.cancel()
             self.forget(request_id)
+
+    async def ask(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> Reply:
+        """Send a request, and wait for the answer."""
+        if not self._may_write.is_set():
+            await self._room_to_write(deadline)
+        return await self.take(self._begin(request, frames), deadline)
+
+    @property
+    def takes_more(self) -> bool:
+        """A request would be written without waiting."""
+        return self.is_open and self._may_write.is_set()
+
+    async def ask_plain(
+        self, fields: bytes, frame: bytes, deadline: float, read: Callable[[bytes], T | None]
+    ) -> T | Reply:
+        """Send a request with these fields, but for its id, and at most one small batch. Returns
+        what `read` makes of the fields of the answer; the answer itself, if that is None."""
+        request_id = self._next_id()
+        self._readers[request_id] = read
+        self._gather([plain_packet(id_field(request_id), fields, frame)])
+        return await self.take(request_id, deadline)
+
+    def _begin(self, request: proto.Request, frames: Sequence[Frame]) -> int:
+        request.id = request_id = self._next_id()
+        self._write(request, frames)
+        return request_id
+
+    def _next_id(self) -> int:
+        if not self.is_open:
+            raise ConnectionFailed(f"{self.address} closed the connection")
+        self._last_id += 1
+        self._waiting[self._last_id] = self._loop.create_future()
+        return self._last_id
 
     def forget(self, request_id: int) -> None:
         """This answer will not be taken: tell the broker, if it still works on it."""
         answer = self._waiting.pop(request_id, None)
+        self._deadlines.pop(request_id, None)
+        self._readers.pop(request_id, None)
         if answer is None:
             return
         if answer.cancel() or answer.cancelled() or isinstance(answer.exception(), Timeout):
@@ -121,6 +175,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         """Called by the event loop."""
         try:
             for packed in self._receiver.received(nbytes):
+                if self._readers and self._read_plain(packed):
+                    continue
                 response = parse_response(packed.envelope)
                 # A response without an id is the broker's last, or its refusal of a hello.
                 answer = self._waiting.get(response.id or HELLO_ID)
@@ -130,6 +186,16 @@ class AsyncioConnection(asyncio.BufferedProtocol):
                     answer.set_result(Reply(response, packed))
         except QuiverError as error:
             self._fail(ConnectionFailed(f"{self.address}: {error}"))
+
+    def _read_plain(self, packed: Packet) -> bool:
+        """Whether it is a plain answer to one who knows how to read it."""
+        cut = cut_id(bytes(packed.envelope))
+        if cut is None or (reader := self._readers.get(cut[0])) is None:
+            return False
+        found, answer = reader(cut[1]), self._waiting[cut[0]]
+        if found is not None and not answer.done():
+            answer.set_result(found)
+        return found is not None
 
     def eof_received(self) -> bool:
         """Called by the event loop; False: close our side too."""
@@ -152,10 +218,21 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             raise BrokenInvariant("a request was written before the connection was made")
         buffers = packet(request.SerializeToString(), frames)
-        if len(buffers) == 1:
-            self._transport.write(buffers[0])
-        else:
+        if len(buffers) > 1:
+            self._write_gathered()
             self._transport.writelines(buffers)
+            return
+        self._gather(buffers)
+
+    def _gather(self, buffers: Sequence[Buffer]) -> None:
+        if not self._gathered:
+            self._loop.call_soon(self._write_gathered)
+        self._gathered += buffers
+
+    def _write_gathered(self) -> None:
+        if self._gathered and self._transport is not None:
+            self._transport.write(b"".join(self._gathered))
+        self._gathered = []
 
     def _cancel_at_broker(self, request_id: int) -> None:
         if self.is_open and self._may_write.is_set():
@@ -170,17 +247,40 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         except TimeoutError as error:
             raise Timeout(f"{self.address} takes nothing more for now") from error
 
-    def _expire(self, answer: "asyncio.Future[Reply]") -> None:
-        if not answer.done():
-            answer.set_exception(Timeout(f"{self.address} did not answer in time"))
-        if self._stall.is_stalled(self._loop.time()):
+    def _watch(self, request_id: int, deadline: float) -> None:
+        """This answer is waited for until then."""
+        self._deadlines[request_id] = deadline
+        if self._timer is None or deadline < self._due:
+            self._set_timer(deadline)
+
+    def _set_timer(self, due: float) -> None:
+        # A timer for each request would cost more than its answer: nearly all of them come in time.
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = due
+        self._timer = self._loop.call_at(due, self._expire)
+
+    def _expire(self) -> None:
+        """Some deadline may be over."""
+        self._timer = None
+        late = [number for number, deadline in self._deadlines.items() if deadline <= self._due]
+        for number in late:
+            del self._deadlines[number]
+            answer = self._waiting.get(number)
+            if answer is not None and not answer.done():
+                answer.set_exception(Timeout(f"{self.address} did not answer in time"))
+        if late and self._stall.is_stalled(self._loop.time()):
             self._fail(ConnectionFailed(f"{self.address}: an answer does not arrive"))
+        if self._deadlines and self.is_open:
+            self._set_timer(min(self._deadlines.values()))
 
     def _fail(self, error: ConnectionFailed) -> None:
         if not self.is_open:
             return
         self.is_open = False
         self._may_write.set()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._transport is not None:
             self._transport.abort()
         for answer in self._waiting.values():
@@ -195,10 +295,14 @@ class AsyncioLimiter:
     def __init__(self, places: int) -> None:
         self._semaphore = asyncio.Semaphore(places)
 
+    def try_enter(self) -> bool:
+        """Take a place, if one is free."""
+        return not self._semaphore.locked() and run(self._semaphore.acquire())
+
     async def enter(self, deadline: float) -> bool:
         """Wait for a place; False if none was free in time."""
-        if not self._semaphore.locked():
-            return await self._semaphore.acquire()
+        if self.try_enter():
+            return True
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._semaphore.acquire()
@@ -235,10 +339,15 @@ class AsyncioTransport:
         self._opening: dict[str, asyncio.Task[AsyncioConnection]] = {}
         fork_safety.watch(self)
 
+    def open_connection(self, address: str) -> AsyncioConnection | None:
+        """The connection to this broker, if it is open."""
+        connection = self._connections.get(address)
+        return connection if connection is not None and connection.is_open else None
+
     async def connection(self, address: str, deadline: float) -> AsyncioConnection:
         """The connection to this broker; opened if there is none."""
-        connection = self._connections.get(address)
-        if connection is not None and connection.is_open:
+        connection = self.open_connection(address)
+        if connection is not None:
             return connection
         if self._is_forked:
             raise InvalidRequest(

@@ -1,5 +1,7 @@
 """Wires the parts of a client together, over one transport: shared by both clients."""
 
+from collections.abc import Awaitable, Callable
+from copy import copy
 from typing import TYPE_CHECKING
 
 from quivermq.client.admin import Admin
@@ -31,6 +33,7 @@ class Core:
         tracer: "ClientTracer | None" = None,
     ) -> None:
         self.transport = transport
+        self._on_close: Callable[[], Awaitable[None]] = transport.close
         self.router = Router(transport, servers, timeout, tracer)
         self.admin = Admin(self.router)
         self.producing = (
@@ -41,6 +44,18 @@ class Core:
         self.offsets = Offsets(self.router)
         self.users = UserAdmin(self.router)
         self.dead_letters = DeadLetterAdmin(self.router, self.admin)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._on_close()
+
+    def share(self, on_close: Callable[[], Awaitable[None]]) -> "Core":
+        """A core with a consumer of its own over the same connections; `on_close` closes these, if
+        it is time to."""
+        shared = copy(self)
+        shared.consuming = SharedConsumer(self.router)
+        shared._on_close = on_close  # noqa: SLF001  (it is one of us)
+        return shared
 
     async def greet(self) -> None:
         """Reach one broker: better now than at the first message."""

@@ -31,6 +31,7 @@ from quivermq.client.shared.leases import (
     settlements_of,
 )
 from quivermq.client.shared.prefetch import SubscribeOptions
+from quivermq.client.shared.shared_core import SharedCore
 from quivermq.client.shared.subscription import Subscription
 from quivermq.client.sticky.consumer import AsyncConsumer, Consumer, Listener
 from quivermq.client.sticky.member import ConsumerSettings
@@ -53,6 +54,7 @@ class ClientLifecycle:
         self._options = options
         self._core = _core_of(options, BlockingTransport)
         self._background = BackgroundLoop()
+        self._shared = SharedCore(self._background_core)
         self._producers: WeakSet[Producer | Consumer] = WeakSet()
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._closing = threading.Lock()
@@ -165,7 +167,7 @@ class ClientLifecycle:
         self, options: SubscribeOptions, handler: Callable[[LeasedMessage], object] | None
     ) -> Subscription:
         return Subscription(
-            self._background, self._background_core, options, handler, self._subscriptions.add
+            self._background, self._shared.core_for, options, handler, self._subscriptions.add
         )
 
     def _background_core(self) -> Core:
@@ -198,6 +200,7 @@ class AsyncClientLifecycle:
         self._options = options
         self._make_transport = make_transport
         self._core = self._make_core()
+        self._shared = SharedCore(self._make_core)
         self._producers: WeakSet[AsyncProducer | AsyncConsumer] = WeakSet()
         self._subscriptions: WeakSet[AsyncSubscription] = WeakSet()
 
@@ -273,7 +276,7 @@ class AsyncClientLifecycle:
     def _open_subscription(
         self, options: SubscribeOptions, handler: Callable[[AsyncLeasedMessage], object] | None
     ) -> AsyncSubscription:
-        subscription = AsyncSubscription(self._make_core, options, handler)
+        subscription = AsyncSubscription(self._shared.core_for, options, handler)
         self._subscriptions.add(subscription)
         return subscription
 

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, Frame, Limits
+from quivermq.client.asyncio_transport import AsyncioConnection, AsyncioTransport
 from quivermq.client.blocking_transport import BlockingConnection, BlockingTransport
 from quivermq.client.cluster_map import ClusterMap, Route
 from quivermq.client.retry import Attempts
@@ -80,6 +81,7 @@ class Router:
         self._welcome: proto.Welcome | None = None
         """That of the broker that said so."""
         self._blocking = transport if isinstance(transport, BlockingTransport) else None
+        self._asyncio = transport if isinstance(transport, AsyncioTransport) else None
 
     @property
     def is_blocking(self) -> bool:
@@ -144,11 +146,13 @@ class Router:
         if self.tracer is not None:
             self.tracer.inject(request)
         try:
-            connection = self.idle_connection(address) or await self.connection(address, deadline)
+            connection = self.ready_connection(address) or await self.connection(address, deadline)
             try:
                 request.timeout_ms = max(1, int((deadline - transport.now()) * 1000))
                 if isinstance(connection, BlockingConnection):
                     reply = connection.ask(request, frames, deadline)
+                elif isinstance(connection, AsyncioConnection):
+                    reply = await connection.ask(request, frames, deadline)
                 else:
                     request_id = await connection.post(request, frames, deadline)
                     reply = await connection.take(request_id, deadline)
@@ -238,6 +242,15 @@ class Router:
         """A connection to a broker, to be released; its limits hold from then on."""
         connection = await self.transport.connection(address, deadline)
         if connection.welcome is not self._welcome:
+            self._adopt_limits(connection.welcome)
+        return connection
+
+    def ready_connection(self, address: str) -> BlockingConnection | AsyncioConnection | None:
+        """The same, if that takes no waiting."""
+        if self._asyncio is None:
+            return self.idle_connection(address)
+        connection = self._asyncio.open_connection(address)
+        if connection is not None and connection.welcome is not self._welcome:
             self._adopt_limits(connection.welcome)
         return connection
 

@@ -1,10 +1,12 @@
-"""Sends a lone message over blocking sockets in the plain case, without coroutines.
+"""Sends a lone message in the plain case: over blocking sockets, without coroutines.
 
 A program that produces message by message waits for each, and its caches are cold when it goes on:
 every step between the parts that may have to wait, retry or look something up costs several times
 what it costs in a loop. In the plain case none of them has anything to do. The leader of the
 partition is known, and a connection to it and a session are idle: one request and one answer are
 all there is (decision 0061).
+
+On an event loop there is one coroutine, and one future for the answer.
 
 It decides nothing. What is not the plain case is left to the general way, `DirectProducer.produce`,
 before anything is sent. A message whose first attempt fails here becomes a batch in flight whose
@@ -16,7 +18,7 @@ from typing import NamedTuple
 
 from quivermq import batches
 from quivermq.batches import PRIORITY_MAX, Frame, Limits
-from quivermq.client.blocking_transport import BlockingConnection
+from quivermq.client.asyncio_transport import AsyncioConnection
 from quivermq.client.cluster_map import Route
 from quivermq.client.models import Receipt
 from quivermq.client.producer.partition_stream import PartitionStream, refusal_of
@@ -24,6 +26,7 @@ from quivermq.client.producer.sequencer import InFlightBatch
 from quivermq.client.producer.session_pool import ProducerSession, SessionPool
 from quivermq.client.retry import attempt_seconds
 from quivermq.client.router import Router, Target
+from quivermq.client.transport import Reply
 from quivermq.errors import ConnectionFailed, QuiverError, Timeout
 from quivermq.wire import proto, stored_offset
 
@@ -55,7 +58,76 @@ class LoneProducer:
     ) -> Receipt | UnsettledBatch | None:
         """Store a message of no more than a value and a key. A batch that is not settled is sent
         again by the general way; None: this is not the plain case, and nothing was sent."""
-        router, sessions, now = self._router, self._sessions, self._now()
+        address = self._address(route, partition, value, key, priority)
+        connection = self._router.idle_connection(address) if address else None
+        if connection is None:
+            return None
+        session = self._sessions.take_idle()
+        if session is None:
+            self._release(connection)
+            return None
+        try:
+            stream = session.stream(route, partition)
+            lone = self._lone_batch(stream, address, value, key, priority)
+            found: int | InFlightBatch | None = None
+            if lone is not None:
+                try:
+                    answer = connection.ask_plain(
+                        lone.fields, lone.frame, lone.deadline, stored_offset
+                    )
+                except (ConnectionFailed, Timeout) as error:
+                    found = self._lose(stream, lone, error)
+                else:
+                    found = self._outcome(stream, lone, answer)
+        except BaseException:
+            self._sessions.drop(session)
+            raise
+        finally:
+            self._release(connection)
+        return self._end(session, stream, found)
+
+    async def produce_on_loop(
+        self, route: Route, partition: int, value: bytes, key: bytes | None, priority: int
+    ) -> Receipt | UnsettledBatch | None:
+        """The same on an event loop."""
+        address = self._address(route, partition, value, key, priority)
+        connection = self._router.ready_connection(address) if address else None
+        if not isinstance(connection, AsyncioConnection) or not connection.takes_more:
+            return None
+        session = self._sessions.take_idle()
+        if session is None:
+            return None
+        try:
+            stream = session.stream(route, partition)
+            lone = self._lone_batch(stream, address, value, key, priority)
+            found: int | InFlightBatch | None = None
+            if lone is not None:
+                try:
+                    answer = await connection.ask_plain(
+                        lone.fields, lone.frame, lone.deadline, stored_offset
+                    )
+                except (ConnectionFailed, Timeout) as error:
+                    found = self._lose(stream, lone, error)
+                else:
+                    found = self._outcome(stream, lone, answer)
+        except BaseException:
+            self._sessions.drop(session)
+            raise
+        return self._end(session, stream, found)
+
+    def _end(
+        self, session: ProducerSession, stream: PartitionStream, found: int | InFlightBatch | None
+    ) -> Receipt | UnsettledBatch | None:
+        if isinstance(found, InFlightBatch):
+            return UnsettledBatch(session, stream, found)
+        self._sessions.give_back(session)
+        return None if found is None else Receipt(stream.route.topic, stream.partition, found)
+
+    def _address(
+        self, route: Route, partition: int, value: bytes, key: bytes | None, priority: int
+    ) -> str:
+        """Where to send it, if that is known and it is plain; else ""."""
+        router = self._router
         if router.limits is not self._limits:
             self._adopt_limits(router.limits)
         if (
@@ -64,62 +136,44 @@ class LoneProducer:
             or type(priority) is not int
             or not 0 <= priority <= PRIORITY_MAX
         ):
-            return None
-        address = router.map.leader_address(route, partition, now)
-        connection = router.idle_connection(address)
-        if connection is None:
-            return None
-        session = sessions.take_idle()
-        if session is None:
-            self._release(connection)
-            return None
-        try:
-            stream = session.stream(route, partition)
-            found = self._ask(stream, connection, value, key, priority, now)
-        except BaseException:
-            sessions.drop(session)
-            raise
-        finally:
-            self._release(connection)
-        if isinstance(found, InFlightBatch):
-            return UnsettledBatch(session, stream, found)
-        sessions.give_back(session)
-        return None if found is None else Receipt(route.topic, partition, found)
+            return ""
+        return router.map.leader_address(route, partition, self._now())
 
     def _adopt_limits(self, limits: Limits) -> None:
         self._value_bytes_max = batches.lone_bytes_max(limits)
         self._keyed_bytes_max = self._value_bytes_max - batches.KEYED_BYTES
         self._limits = limits
 
-    def _ask(
-        self,
-        stream: PartitionStream,
-        connection: BlockingConnection,
-        value: bytes,
-        key: bytes | None,
-        priority: int,
-        now: float,
-    ) -> int | InFlightBatch | None:
-        """The offset; a batch whose attempt failed; or None, if the stream needs an identity."""
+    def _lone_batch(
+        self, stream: PartitionStream, address: str, value: bytes, key: bytes | None, priority: int
+    ) -> "_LoneBatch | None":
+        """What to send; None if the stream needs an identity."""
         sequencer = stream.sequencer
         identity, sequence = sequencer.identity, sequencer.next_sequence
         if identity is None:
             return None
         frame = batches.lone_frame(value, key, *identity, sequence, priority)
         fields = stream.lone_fields or self._lay_out_request(stream)
-        try:
-            found = connection.ask_plain(fields, frame, now + self._attempt_seconds, stored_offset)
-        except (ConnectionFailed, Timeout) as error:
-            self._router.map.avoid(connection.address, self._now())
-            return self._fail(stream, connection.address, frame, error, now)
-        if not isinstance(found, int):
-            stored = found.response.produced.batches
+        began = self._now()
+        return _LoneBatch(address, fields, frame, sequence, began, began + self._attempt_seconds)
+
+    def _outcome(
+        self, stream: PartitionStream, lone: "_LoneBatch", answer: int | Reply
+    ) -> int | InFlightBatch:
+        """The offset; or a batch whose attempt was refused."""
+        if not isinstance(answer, int):
+            stored = answer.response.produced.batches
             if len(stored) != 1:
-                refusal = refusal_of(found.response, connection.address)
-                return self._fail(stream, connection.address, frame, refusal, now)
-            found = stored[0].first_offset
-        sequencer.next_sequence = sequence + 1
-        return found
+                return self._fail(stream, lone, refusal_of(answer.response, lone.address))
+            answer = stored[0].first_offset
+        stream.sequencer.next_sequence = lone.sequence + 1
+        return answer
+
+    def _lose(
+        self, stream: PartitionStream, lone: "_LoneBatch", error: QuiverError
+    ) -> InFlightBatch:
+        self._router.map.avoid(lone.address, self._now())
+        return self._fail(stream, lone, error)
 
     def _lay_out_request(self, stream: PartitionStream) -> bytes:
         request = proto.Request()
@@ -131,11 +185,22 @@ class LoneProducer:
         return stream.lone_fields
 
     def _fail(
-        self, stream: PartitionStream, address: str, frame: bytes, error: QuiverError, began: float
+        self, stream: PartitionStream, lone: "_LoneBatch", error: QuiverError
     ) -> InFlightBatch:
         """The batch in flight that the general way would have after this first attempt."""
-        batch = InFlightBatch(Frame.parse(frame), began + self._router.timeout)
+        batch = InFlightBatch(Frame.parse(lone.frame), lone.began + self._router.timeout)
         stream.sequencer.launch(batch)
-        stream.target = Target(address, True, stream.route.id)
+        stream.target = Target(lone.address, True, stream.route.id)
         batch.fail(error, was_sent=True)
         return batch
+
+
+class _LoneBatch(NamedTuple):
+    """One message as it is sent."""
+
+    address: str
+    fields: bytes
+    frame: bytes
+    sequence: int
+    began: float
+    deadline: float

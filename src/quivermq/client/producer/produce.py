@@ -35,8 +35,7 @@ class DirectProducer:
         self._router = router
         self._turns: dict[str, int] = {}
         # One that traces has more to send along.
-        is_plain = router.is_blocking and router.tracer is None
-        self._lone = LoneProducer(router, self.sessions) if is_plain else None
+        self._lone = LoneProducer(router, self.sessions) if router.tracer is None else None
 
     async def produce(
         self,
@@ -67,7 +66,11 @@ class DirectProducer:
             )
         found: Receipt | UnsettledBatch | None = None
         if self._lone is not None and headers is None and timestamp is None and not delay:
-            found = self._lone.produce(route, partition, value, key, priority)
+            found = (
+                self._lone.produce(route, partition, value, key, priority)
+                if router.is_blocking
+                else await self._lone.produce_on_loop(route, partition, value, key, priority)
+            )
         if isinstance(found, Receipt):
             return found
         if found is None:

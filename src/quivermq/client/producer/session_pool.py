@@ -8,6 +8,7 @@ an identity with its streams to partitions, and gives it back to the pool.
 from typing import Final
 
 from quivermq.client import fork_safety
+from quivermq.client.asyncio_transport import AsyncioLimiter
 from quivermq.client.blocking_transport import BlockingLimiter
 from quivermq.client.cluster_map import Route
 from quivermq.client.producer.partition_stream import (
@@ -117,9 +118,9 @@ class SessionPool:
             raise
 
     def take_idle(self) -> ProducerSession | None:
-        """The same without waiting, over a blocking transport; None if there is none to be had."""
+        """The same without waiting; None if there is none to be had."""
         limiter = self._limiter
-        if not isinstance(limiter, BlockingLimiter) or not limiter.try_enter():
+        if not isinstance(limiter, BlockingLimiter | AsyncioLimiter) or not limiter.try_enter():
             return None
         try:
             return self._idle.pop()

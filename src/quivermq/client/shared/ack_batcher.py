@@ -55,6 +55,11 @@ class AckBatcher:
         self._failure: QuiverError | None = None
         self._may_retry = True
 
+    @property
+    def is_busy(self) -> bool:
+        """Something is on its way to a broker."""
+        return bool(self._tasks)
+
     def enqueue(
         self, settlements: Sequence[Settlement], origins: Sequence[str] | None = None
     ) -> None:
@@ -197,6 +202,8 @@ def _pass_marks(marks: Sequence[Waiter]) -> None:
 
 def _merge(entries: Sequence[_Entry]) -> list[Settlement]:
     """One settlement for all messages of a lease that have the same terms."""
+    if len(entries) == 1:
+        return [entries[0].settlement]
     merged: dict[tuple[Lease, SettlementTerms], list[Interval]] = {}
     for lease, terms, intervals in (entry.settlement for entry in entries):
         merged.setdefault((lease, terms), []).extend(intervals)

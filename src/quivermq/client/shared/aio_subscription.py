@@ -8,12 +8,11 @@ import inspect
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 from quivermq.client.checks import Delay, check_number
 from quivermq.client.core import Core
 from quivermq.client.deserialize import find_fault, kind_with_data
-from quivermq.client.shared.in_hand import Worker
 from quivermq.client.shared.leased_message import AsyncLeasedMessage, LeasedFields
 from quivermq.client.shared.leases import (
     ACK,
@@ -24,10 +23,12 @@ from quivermq.client.shared.leases import (
     reject_terms,
     settlements_of,
 )
-from quivermq.client.shared.prefetch import Prefetcher, SubscribeOptions
+from quivermq.client.shared.prefetch import Prefetcher, SubscribeOptions, checked_list_size
 from quivermq.client.shared.subscription import DRAIN_SECONDS
 from quivermq.client.stop_signals import stop_on_signals
 from quivermq.errors import InvalidRequest, QuiverError
+
+T = TypeVar("T")
 
 logger = logging.getLogger("quivermq.client")
 
@@ -42,7 +43,7 @@ class AsyncSubscription:
 
     def __init__(
         self,
-        make_core: Callable[[], Core],
+        make_core: Callable[[SubscribeOptions], Core],
         options: SubscribeOptions,
         handler: Callable[[AsyncLeasedMessage], object] | None,
     ) -> None:
@@ -56,7 +57,7 @@ class AsyncSubscription:
         self._stopped = asyncio.Event()
         """Set when it takes no more messages, for whatever reason."""
         self._stopping: asyncio.Task[None] | None = None
-        core = make_core()
+        core = make_core(options)
         self._prefetcher = Prefetcher(
             core,
             options.poll_request(core, self._settle),
@@ -80,17 +81,26 @@ class AsyncSubscription:
     async def __anext__(self) -> AsyncLeasedMessage:
         self._check_no_handler()
         worker = _current_task()
-        message = self._prefetcher.pop(worker) or await self._wait_for_message(worker)
+        pop = self._prefetcher.pop
+        message = pop(worker) or await self._wait_for(lambda: pop(worker))
         if message is None:
             raise StopAsyncIteration
         return cast("AsyncLeasedMessage", message)
 
-    async def batches(self) -> AsyncIterator[list[AsyncLeasedMessage]]:
-        """All messages that are there, at least one, as a list at a time."""
+    async def batches(
+        self, max_messages: int | None = None
+    ) -> AsyncIterator[list[AsyncLeasedMessage]]:
+        """Lists of messages that are there: at least one, and at most `max_messages`. See
+        `quivermq.Subscription.batches`."""
         self._check_no_handler()
         prefetcher, worker = self._prefetcher, _current_task()
-        while (first := prefetcher.pop(worker) or await self._wait_for_message(worker)) is not None:
-            yield cast("list[AsyncLeasedMessage]", prefetcher.pop_all(first, worker))
+        most = checked_list_size(max_messages)
+
+        def take() -> list[LeasedFields]:
+            return prefetcher.take(worker, most)
+
+        while messages := take() or await self._wait_for(take):
+            yield cast("list[AsyncLeasedMessage]", messages)
 
     async def ack(self, messages: Iterable[AsyncLeasedMessage]) -> None:
         """Acknowledge messages. Waits for nothing; `flush` waits until it is durable."""
@@ -190,11 +200,11 @@ class AsyncSubscription:
     def __repr__(self) -> str:
         return f"<{self._options}>"
 
-    async def _wait_for_message(self, worker: Worker) -> LeasedFields | None:
+    async def _wait_for(self, take: Callable[[], T | None]) -> T | None:
+        """What can be taken, as soon as that is anything; None: this is the end."""
         while True:
-            message = self._prefetcher.pop(worker)
-            if message is not None:
-                return message
+            if found := take():
+                return found
             if self._is_closed or self._prefetcher.is_closing:
                 return None
             if self._prefetcher.error is not None:
@@ -205,10 +215,12 @@ class AsyncSubscription:
     async def _work(self, number: int) -> None:
         """One of the tasks that call the handler."""
         prefetcher, is_ordered = self._prefetcher, self._options.ordered_by_key
+
+        def pop() -> LeasedFields | None:
+            return prefetcher.pop(number)
+
         try:
-            while (
-                message := prefetcher.pop(number) or await self._wait_for_message(number)
-            ) is not None:
+            while (message := pop() or await self._wait_for(pop)) is not None:
                 terms = await self._handle(message)
                 if is_ordered:
                     prefetcher.free_key(message, terms)

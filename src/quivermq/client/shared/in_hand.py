@@ -15,8 +15,6 @@ from quivermq.client.shared.leases import Lease
 LOOP_SECONDS_MAX: Final = 3600.0
 """A loop that was left, and not closed, has its last message no longer than this."""
 
-_FOR_EVER: Final = float("inf")
-
 Loop = threading.Thread | asyncio.Task[object]
 """Where a loop over messages runs."""
 
@@ -29,21 +27,32 @@ class InHandTracker:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        # With the time until which it is in hand. Plain tuples: one is made for every message.
-        self._in_hand: dict[Worker, tuple[Sequence[LeasedFields], float]] = {}
+        self.handled: dict[int, LeasedFields] = {}
+        """The one message that a handler works on, by its number: written for every message."""
+        # Of loops, with the time until which it is in hand.
+        self._in_hand: dict[Loop, tuple[Sequence[LeasedFields], float]] = {}
 
-    def take(self, worker: Worker, messages: Sequence[LeasedFields]) -> None:
+    def take(self, worker: Loop, messages: Sequence[LeasedFields]) -> None:
         """It works on these, and is done with what it had before."""
-        until = _FOR_EVER if type(worker) is int else self._now() + LOOP_SECONDS_MAX
-        self._in_hand[worker] = (messages, until)
+        self._in_hand[worker] = (messages, self._now() + LOOP_SECONDS_MAX)
+
+    def take_one(self, worker: Worker, message: LeasedFields) -> None:
+        """The same for one message."""
+        if isinstance(worker, int):
+            self.handled[worker] = message
+        else:
+            self.take(worker, (message,))
 
     def empty(self, worker: Worker) -> None:
         """It is done with what it had."""
-        self._in_hand.pop(worker, None)
+        if isinstance(worker, int):
+            self.handled.pop(worker, None)
+        else:
+            self._in_hand.pop(worker, None)
 
     def leases(self, is_unsettled: Callable[[LeasedFields], bool]) -> set[Lease]:
         """Of all that is in hand and not settled."""
-        found: set[Lease] = set()
+        found = {each.lease for each in list(self.handled.values()) if is_unsettled(each)}
         now = self._now()
         for worker, (messages, until) in list(self._in_hand.items()):
             if now >= until or _is_gone(worker):
@@ -56,7 +65,7 @@ class InHandTracker:
         return found
 
 
-def _is_gone(worker: Worker) -> bool:
+def _is_gone(worker: Loop) -> bool:
     if isinstance(worker, threading.Thread):
         return not worker.is_alive()
-    return isinstance(worker, asyncio.Task) and worker.done()
+    return worker.done()

@@ -1,4 +1,4 @@
-"""Acknowledges messages of one lease over blocking sockets, without coroutines.
+"""Acknowledges messages of one lease in the plain case, with one request.
 
 The straight way of most acknowledgements, as `producer.lone_producer` is that of lone messages: one
 request to a leader that is known, over a connection that is idle (decision 0061). It decides
@@ -7,16 +7,17 @@ goes on with an attempt that failed here as with one of its own.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from quivermq.client.ask_leaders import FailedAsk
+from quivermq.client.asyncio_transport import AsyncioConnection
 from quivermq.client.cluster_map import Route
 from quivermq.client.retry import attempt_seconds
 from quivermq.client.router import LeaderPartitions, Router, Target
 from quivermq.client.shared.held_leases import HeldLeases, LeaseSource
 from quivermq.client.shared.leases import ACK, Settlement, add_settlements, late_settlements
 from quivermq.client.transport import Reply
-from quivermq.errors import ConnectionFailed, Timeout
+from quivermq.errors import ConnectionFailed, QuiverError, Timeout
 from quivermq.wire import error_from_proto, is_all_settled, proto
 
 PLAIN_INTERVALS_MAX: Final = 100
@@ -34,36 +35,67 @@ class LoneSettler:
     def settle(self, settlements: Sequence[Settlement]) -> list[Settlement] | FailedAsk | None:
         """Send an acknowledgement, and return what of it came too late; or how it failed. None:
         this is not the plain case, and nothing was sent."""
+        plain = self._plain(settlements)
+        connection = None if plain is None else self._router.idle_connection(plain.address)
+        if plain is None or connection is None:
+            return None
+        try:
+            answer = connection.ask_plain(
+                self._request(settlements).SerializeToString(),
+                b"",
+                self._router.transport.now() + self._attempt_seconds,
+                is_all_settled,
+            )
+        except (ConnectionFailed, Timeout) as error:
+            return self._fail(plain, error)
+        finally:
+            self._router.transport.release(connection)
+        return self._outcome(plain, answer if isinstance(answer, Reply) else None, settlements)
+
+    async def settle_on_loop(
+        self, settlements: Sequence[Settlement]
+    ) -> list[Settlement] | FailedAsk | None:
+        """The same on an event loop."""
+        plain = self._plain(settlements)
+        connection = None if plain is None else self._router.ready_connection(plain.address)
+        if plain is None or not isinstance(connection, AsyncioConnection):
+            return None
+        deadline = self._router.transport.now() + self._attempt_seconds
+        try:
+            reply = await connection.ask(self._request(settlements), (), deadline)
+        except (ConnectionFailed, Timeout) as error:
+            return self._fail(plain, error)
+        return self._outcome(plain, reply, settlements)
+
+    def _plain(self, settlements: Sequence[Settlement]) -> "_Plain | None":
+        """Where to send them, if this is the plain case and nothing has to be found out."""
         if len(settlements) != 1:
             return None
         ((lease, terms, intervals),) = settlements
         if terms is not ACK or len(intervals) > PLAIN_INTERVALS_MAX:
             return None
-        router, now = self._router, self._router.transport.now()
+        router = self._router
         route = router.fresh_route(lease.topic, lease.partition)
         if route is None or route.id != lease.topic_id:
             return None
-        address = router.map.leader_address(route, lease.partition, now)
-        connection = router.idle_connection(address)
-        if connection is None:
-            return None
-        request = self._request(settlements)
-        try:
-            answer = connection.ask_plain(
-                request.SerializeToString(), b"", now + self._attempt_seconds, is_all_settled
-            )
-        except (ConnectionFailed, Timeout) as error:
-            router.map.avoid(address, router.transport.now())
-            return _led(route, lease.partition, address), error
-        finally:
-            router.transport.release(connection)
-        router.map.stop_avoiding(address)
+        address = router.map.leader_address(route, lease.partition, router.transport.now())
+        return _Plain(route, lease.partition, address) if address else None
+
+    def _fail(self, plain: "_Plain", error: QuiverError) -> FailedAsk:
+        self._router.map.avoid(plain.address, self._router.transport.now())
+        return plain.led, error
+
+    def _outcome(
+        self, plain: "_Plain", reply: Reply | None, settlements: Sequence[Settlement]
+    ) -> list[Settlement] | FailedAsk:
+        """What an answer says; None: that all is settled."""
+        self._router.map.stop_avoiding(plain.address)
         late: list[Settlement] = []
-        if isinstance(answer, Reply):
-            if answer.response.WhichOneof("body") == "error":
-                refusal = error_from_proto(answer.response.error)
-                return _led(route, lease.partition, address), refusal
-            late = late_settlements(settlements, answer.response.settled)
+        if reply is not None:
+            if reply.response.WhichOneof("body") == "error":
+                return plain.led, error_from_proto(reply.response.error)
+            late = late_settlements(settlements, reply.response.settled)
+        ((lease, _, intervals),) = settlements
         source = LeaseSource(lease.topic, lease.group, lease.partition)
         self._held_leases.remove(source, lease.token, intervals)
         return late
@@ -79,6 +111,14 @@ class LoneSettler:
         return request
 
 
-def _led(route: Route, partition: int, address: str) -> LeaderPartitions:
-    target = Target(address, True, route.id)
-    return LeaderPartitions(target, route.leaders[partition], [partition])
+class _Plain(NamedTuple):
+    """Where an acknowledgement goes."""
+
+    route: Route
+    partition: int
+    address: str
+
+    @property
+    def led(self) -> LeaderPartitions:
+        target = Target(self.address, True, self.route.id)
+        return LeaderPartitions(target, self.route.leaders[self.partition], [self.partition])

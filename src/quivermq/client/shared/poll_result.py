@@ -2,12 +2,13 @@
 
 import gc
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import chain, compress, count, repeat
 from typing import Any, NamedTuple, TypeVar
 
 from quivermq import batches
-from quivermq.batches import Frame, Limits, pa, pc
+from quivermq.batches import Frame, Header, Limits, pa, pc
 from quivermq.client.decode import record_batch_of, schema
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Lease
@@ -57,6 +58,28 @@ class LeasedSlice(NamedTuple):
 
 def messages_of_runs(leased_runs: Sequence[LeasedRun], kind: type[M], limits: Limits) -> list[M]:
     """All messages, the most urgent first; then by partition, in the order of their offsets."""
+    messages: list[M] = []
+    with collecting_no_garbage():
+        for lease, leased_slice in slices_of_runs(leased_runs):
+            messages += messages_of_slice(lease, leased_slice, kind, limits)
+    return messages
+
+
+@contextmanager
+def collecting_no_garbage() -> Iterator[None]:
+    """For making many objects at once. The garbage collector would look through the young ones
+    again for every 700: for ten thousand messages that is more work than making them."""
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_collecting:
+            gc.enable()
+
+
+def slices_of_runs(leased_runs: Sequence[LeasedRun]) -> list[tuple[Lease, LeasedSlice]]:
+    """The batches of all leased runs, the most urgent first."""
     slices = [
         (leased_run.lease, leased_slice)
         for leased_run in leased_runs
@@ -64,40 +87,50 @@ def messages_of_runs(leased_runs: Sequence[LeasedRun], kind: type[M], limits: Li
     ]
     if len(slices) > 1:
         slices.sort(key=lambda found: -found[1].frame.header.priority)
-    messages: list[M] = []
-    # Many objects are made at once. The garbage collector would look through the young ones again
-    # for every 700: for ten thousand messages that is more work than making them.
-    is_collecting = gc.isenabled()
-    gc.disable()
-    try:
-        for lease, leased_slice in slices:
-            messages += _messages(lease, leased_slice, kind, limits)
-    finally:
-        if is_collecting:
-            gc.enable()
-    return messages
+    return slices
 
 
-def _messages(lease: Lease, leased_slice: LeasedSlice, kind: type[M], limits: Limits) -> list[M]:
+def messages_of_slice(
+    lease: Lease, leased_slice: LeasedSlice, kind: type[M], limits: Limits
+) -> list[M]:
+    """The messages of one batch that were leased."""
     header = leased_slice.frame.header
     lone = batches.decode_lone(leased_slice.frame, limits)
     if lone is not None:
         return [_lone_message(lease, leased_slice, kind, lone)]
-    timestamps, keys, values, headers = batches.decode_columns(
+    columns = batches.decode_columns(
         leased_slice.frame,
         limits,
         first=leased_slice.start - header.base_offset,
         stop=leased_slice.stop - header.base_offset,
     )
-    deliveries: Iterable[int] = repeat(leased_slice.deliveries[0])
-    if len(leased_slice.deliveries) > 1:
-        deliveries = list(
-            chain.from_iterable(map(repeat, leased_slice.deliveries, leased_slice.run_lengths))
-        )
-    columns: Iterator[tuple[Any, ...]] = zip(
+    if len(leased_slice.deliveries) == 1:
+        delivery = leased_slice.deliveries[0]
+        return messages_of_columns(lease, leased_slice.start, columns, header, delivery, kind)
+    deliveries = list(
+        chain.from_iterable(map(repeat, leased_slice.deliveries, leased_slice.run_lengths))
+    )
+    rows = _rows(lease, leased_slice.start, columns, header, deliveries)
+    if leased_slice.has_gaps:
+        rows = compress(rows, deliveries)
+    return _made(kind, rows)
+
+
+def messages_of_columns(
+    lease: Lease, start: int, columns: Any, header: Header, delivery: int, kind: type[M]
+) -> list[M]:
+    """Messages in a row, from the offset `start` on, that were delivered equally often."""
+    return _made(kind, _rows(lease, start, columns, header, repeat(delivery)))
+
+
+def _rows(
+    lease: Lease, start: int, columns: Any, header: Header, deliveries: Iterable[int]
+) -> Iterator[tuple[Any, ...]]:
+    timestamps, keys, values, headers = columns
+    return zip(
         repeat(lease.topic),
         repeat(lease.partition),
-        count(leased_slice.start),
+        count(start),
         keys,
         values,
         headers,
@@ -107,10 +140,11 @@ def _messages(lease: Lease, leased_slice: LeasedSlice, kind: type[M], limits: Li
         repeat(lease),
         strict=False,
     )
-    if leased_slice.has_gaps:
-        columns = compress(columns, deliveries)
+
+
+def _made(kind: type[M], rows: Iterable[tuple[Any, ...]]) -> list[M]:
     # `tuple.__new__` skips the Python-level constructor: half the time of a whole poll.
-    return list(map(tuple.__new__, repeat(kind), columns))
+    return list(map(tuple.__new__, repeat(kind), rows))
 
 
 def _lone_message(lease: Lease, leased_slice: LeasedSlice, kind: type[M], value: bytes) -> M:

@@ -2,7 +2,6 @@
 loop."""
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from itertools import count, groupby
@@ -16,7 +15,7 @@ from quivermq.client.deserialize import Deserializer, kind_with_data
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions
 from quivermq.client.shared.ack_batcher import AckBatcher
-from quivermq.client.shared.in_hand import InHandTracker, Worker
+from quivermq.client.shared.in_hand import InHandTracker, Loop, Worker
 from quivermq.client.shared.key_order import GRACE_SECONDS, KeyOrder
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import (
@@ -27,8 +26,9 @@ from quivermq.client.shared.leases import (
     extend_terms,
     settlements_of,
 )
+from quivermq.client.shared.outbox import Outbox
 from quivermq.client.shared.poll import PollRequest, rotate_leaders
-from quivermq.client.shared.poll_result import messages_of_runs
+from quivermq.client.shared.prefetch_buffer import PrefetchBuffer
 from quivermq.client.topic_choice import TopicChoice, TopicLookup, Topics
 from quivermq.errors import InvalidRequest, LeaseLost, QuiverError, TopicNotFound
 from quivermq.intervals import IntervalSet
@@ -85,6 +85,14 @@ class SubscribeOptions(NamedTuple):
         return f"subscription of group {self.group!r} to {self.topics!r}"
 
 
+def checked_list_size(max_messages: int | None) -> int:
+    """How many messages a list may have; None: as many as there are."""
+    if max_messages is None:
+        return PREFETCH_MAX
+    check_number("max_messages", max_messages, least=1, whole=True)
+    return max_messages
+
+
 # A parked poll does not hear of partitions that its leader has come to lead: so never for long.
 WAIT_SECONDS: Final = 2.0
 REFRESH_SECONDS: Final = 2.0
@@ -93,7 +101,6 @@ DUE_SECONDS: Final = 0.1
 DUE_MAX: Final = 100
 """Messages that may be taken beside the one that a key waits for; see `Prefetcher._due`."""
 
-_LEASE_OF: Final = attrgetter("lease")
 _COUNT_OF: Final = attrgetter("count")
 
 
@@ -120,13 +127,11 @@ class Prefetcher:
         """It polls no more."""
         self._is_closed = False
         """Nor can anything be settled."""
-        self.messages: deque[LeasedFields] = deque()
-        """Not handed out yet."""
         self._core = core
         self.tracer = core.router.tracer
         self._request = request
         self._prefetch = prefetch
-        self._kind = kind
+        self._is_auto_ack = request.auto_ack
         self._on_arrival = on_arrival
         self._loop = asyncio.get_running_loop()
         self.in_hand = InHandTracker(self._loop.time)
@@ -138,7 +143,12 @@ class Prefetcher:
         has them by then, they can still be acknowledged."""
         self._until: dict[Lease, float] = {}
         self._order = KeyOrder() if ordered_by_key else None
+        # What waits for others of its key is looked at one by one.
+        self._buffer = PrefetchBuffer(kind, self._left, packs=not ordered_by_key)
+        """Not handed out yet."""
         self._ack_batcher = AckBatcher(core.router, core.consuming.settling, self._wake)
+        self.outbox = Outbox(self, lambda: self._ack_batcher.is_busy)
+        """For threads."""
         self._choice = request.choice or TopicChoice((request.topic,))
         self._lookup = TopicLookup(core.offsets.names, self._loop.time)
         self._topics: tuple[str, ...] = ()
@@ -155,54 +165,56 @@ class Prefetcher:
 
     # ---- handing out
 
-    def pop(self, worker: Worker | None = None) -> LeasedFields | None:
+    def pop(self, worker: Worker) -> LeasedFields | None:
         """The next message, if there is one; it is in the hand of `worker` from then on. Any
         thread may call this."""
         if self._order is not None:
             return self._pop_in_order(self._order, worker)
-        messages = self.messages
-        while messages:
-            try:
-                message = messages.popleft()
-            except IndexError:
-                break
-            if not messages or (self._request.auto_ack and 2 * len(messages) <= self._prefetch):
-                self._loop.call_soon_threadsafe(self._wake)
-            # A message whose lease ended while it waited here may be another consumer's by now.
-            if not message.lease.token or message.lease in self._left:
-                if worker is not None:
-                    self.in_hand.take(worker, (message,))
-                return message
-        if worker is not None:
+        made = self._buffer.made
+        message: LeasedFields | None
+        try:
+            message = found = made.popleft()
+        except IndexError:
+            message = self._buffer.pop()
+        else:
+            if found.lease not in self._left and found.lease.token:
+                # Another consumer may have it by now.
+                message = self._buffer.pop()
+        if message is None:
             self.in_hand.empty(worker)
-        return None
+            return None
+        if not made or self._is_auto_ack:
+            self._look_for_room()
+        self.in_hand.take_one(worker, message)
+        return message
 
-    def _pop_in_order(self, order: KeyOrder, worker: Worker | None) -> LeasedFields | None:
-        while (message := order.take_from(self.messages)) is not None:
+    def _pop_in_order(self, order: KeyOrder, worker: Worker) -> LeasedFields | None:
+        while (message := order.take_from(self._buffer.made)) is not None:
             if message.lease in self._left or not message.lease.token:
                 break
             order.finish(message)
         self._loop.call_soon_threadsafe(self._wake)
-        if worker is not None and message is not None:
-            self.in_hand.take(worker, (message,))
-        elif worker is not None:
+        if message is not None:
+            self.in_hand.take_one(worker, message)
+        else:
             self.in_hand.empty(worker)
         return message
 
-    def pop_all(self, first: LeasedFields, worker: Worker) -> list[LeasedFields]:
-        """A message that was popped, and all others that are there. Any thread may call this."""
-        popleft = self.messages.popleft
-        found: list[LeasedFields] = [first]
-        with suppress(IndexError):  # another thread was faster
-            for _ in range(len(self.messages)):
-                found.append(popleft())  # noqa: PERF401  (what was taken before a failure counts)
-        self._loop.call_soon_threadsafe(self._wake)
-        lost = {lease for lease in map(_LEASE_OF, found) if lease.token} - self._left.keys()
-        lost.discard(first.lease)
-        if lost:
-            found = [message for message in found if message.lease not in lost]
-        self.in_hand.take(worker, found)
+    def take(self, worker: Loop, most: int) -> list[LeasedFields]:
+        """The same for up to so many messages that are there."""
+        found = self._buffer.take(most)
+        if found:
+            self._look_for_room()
+            self.in_hand.take(worker, found)
+        else:
+            self.in_hand.empty(worker)
         return found
+
+    def _look_for_room(self) -> None:
+        """Something was taken: there may be a point in asking for more."""
+        buffer = self._buffer
+        if buffer.is_empty or (self._is_auto_ack and 2 * len(buffer) <= self._prefetch):
+            self._loop.call_soon_threadsafe(self._wake)
 
     def is_unsettled(self, message: LeasedFields) -> bool:
         """It has no settlement yet."""
@@ -269,6 +281,7 @@ class Prefetcher:
 
     async def flush(self) -> None:
         """Wait for all settlements; raises the first failure that no caller waited for."""
+        self.outbox.empty()
         await self._ack_batcher.flush()
         failure = self._ack_batcher.take_failure()
         if failure is not None:
@@ -310,9 +323,8 @@ class Prefetcher:
 
     def _take_waiting(self) -> list[LeasedFields]:
         waiting = [] if self._order is None else self._order.take_all()
-        with suppress(IndexError):  # a thread that takes one meanwhile works on it
-            while True:
-                waiting.append(self.messages.popleft())
+        # A thread that takes some meanwhile works on them.
+        waiting += self._buffer.take(len(self._buffer))
         return [each for each in waiting if each.lease in self._left or not each.lease.token]
 
     def forget_waiting(self) -> None:
@@ -323,13 +335,14 @@ class Prefetcher:
         """Send the last settlements, give back all leases, and close the connections."""
         self._ack_batcher.stop_retrying()
         await self.stop()
+        self.outbox.empty()
         await self._ack_batcher.flush()
         self._is_closed = True
         self._lease_extender.cancel()
         await asyncio.gather(self._lease_extender, return_exceptions=True)
         await self._ack_batcher.stop()
         await self._core.consuming.release()
-        await self._core.transport.close()
+        await self._core.close()
 
     def _end(self, error: QuiverError) -> None:
         """It cannot go on."""
@@ -437,15 +450,15 @@ class Prefetcher:
         )
         if not result.is_led:
             self._refresh_soon.set()
-        messages = messages_of_runs(result.leased_runs, self._kind, self._core.router.limits)
         until = self._loop.time() + self._visibility_s
         for leased_run in result.leased_runs:
             if leased_run.lease.token:
                 self._left[leased_run.lease] = IntervalSet(piece[:2] for piece in leased_run.pieces)
                 self._until[leased_run.lease] = until
-        if messages:
-            self.messages.extend(messages)
+        if self._buffer.put(result.leased_runs, self._core.router.limits):
             self._on_arrival()
+            # So that what is acknowledged at once leaves in one write with the next poll.
+            await asyncio.sleep(0)
         elif result.throttled_s:
             await asyncio.sleep(result.throttled_s)
 
@@ -486,9 +499,9 @@ class Prefetcher:
         return order.count_due(key[0], led.partitions, self._loop.time())
 
     def _held(self) -> int:
-        if not self._request.auto_ack:
+        if not self._is_auto_ack:
             return sum(map(_COUNT_OF, self._left.values()))
-        return len(self.messages) + (0 if self._order is None else len(self._order.waiting()))
+        return len(self._buffer) + (0 if self._order is None else len(self._order.waiting()))
 
     def _free(self) -> int:
         held = self._held()
@@ -498,7 +511,7 @@ class Prefetcher:
         # Messages whose settlements are not sent yet take room too.
         free = self._prefetch - held - max(0, self._ack_batcher.messages - self._prefetch)
         # As long as there is work here, not for every single message.
-        if free <= 0 or (2 * free < self._prefetch and self.messages):
+        if free <= 0 or (2 * free < self._prefetch and not self._buffer.is_empty):
             return 0
         # Topics that have more to give must not take the room of the others.
         return max(1, free // max(1, len(self._topics)))
@@ -515,7 +528,7 @@ class Prefetcher:
             await asyncio.sleep(max(EXTEND_SECONDS_MIN, self._visibility_s / 6))
             now = self._loop.time()
             worked_on = self.in_hand.leases(self.is_unsettled)
-            held = {message.lease for message in self.messages.copy()} | worked_on
+            held = self._buffer.leases() | worked_on
             if self._order is not None:
                 held.update(message.lease for message in self._order.waiting())
             self._lost = {lease: left for lease, left in self._lost.items() if lease in worked_on}

@@ -37,8 +37,7 @@ class Settler:
         self._router = router
         self._held_leases = held_leases
         # One that traces has more to send along.
-        is_plain = router.is_blocking and router.tracer is None
-        self._lone = LoneSettler(router, held_leases) if is_plain else None
+        self._lone = LoneSettler(router, held_leases) if router.tracer is None else None
 
     async def settle(self, settlements: Sequence[Settlement]) -> None:
         """Send settlements; raises `LeaseLost` once all others are durable."""
@@ -53,7 +52,11 @@ class Settler:
         this is done in the background for others."""
         del origins  # for one that traces
         began = self._router.transport.now()
-        straight = None if self._lone is None else self._lone.settle(settlements)
+        straight: list[Settlement] | FailedAsk | None = None
+        if self._lone is not None and self._router.is_blocking:
+            straight = self._lone.settle(settlements)
+        elif self._lone is not None:
+            straight = await self._lone.settle_on_loop(settlements)
         if isinstance(straight, list):
             return straight
         groups: dict[tuple[str, bytes, str], list[Settlement]] = {}

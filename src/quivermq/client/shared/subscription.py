@@ -8,18 +8,17 @@ import logging
 import threading
 import time
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Final, Self, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 from quivermq.client import fork_safety
 from quivermq.client.background_loop import BackgroundLoop
 from quivermq.client.checks import Delay, check_number
 from quivermq.client.core import Core
 from quivermq.client.deserialize import find_fault, kind_with_data
-from quivermq.client.shared.in_hand import Worker
 from quivermq.client.shared.leased_message import LeasedFields, LeasedMessage
 from quivermq.client.shared.leases import (
     ACK,
@@ -30,9 +29,11 @@ from quivermq.client.shared.leases import (
     reject_terms,
     settlements_of,
 )
-from quivermq.client.shared.prefetch import Prefetcher, SubscribeOptions
+from quivermq.client.shared.prefetch import Prefetcher, SubscribeOptions, checked_list_size
 from quivermq.client.stop_signals import stop_on_signals
 from quivermq.errors import InvalidRequest, QuiverError
+
+T = TypeVar("T")
 
 logger = logging.getLogger("quivermq.client")
 
@@ -59,7 +60,7 @@ class Subscription:
     def __init__(
         self,
         background: BackgroundLoop,
-        make_core: Callable[[], Core],
+        make_core: Callable[[SubscribeOptions], Core],
         options: SubscribeOptions,
         handler: Callable[[LeasedMessage], object] | None,
         on_begin: Callable[["Subscription"], None],
@@ -70,7 +71,7 @@ class Subscription:
         options.check(handler)
         self._options = options
         self._background = background
-        self._handler = handler
+        self._handler: Callable[[Any], object] | None = handler
         self._decodes = options.deserializer is not None
         self._arrival = threading.Condition()
         """Notified of messages, and of the end."""
@@ -78,7 +79,7 @@ class Subscription:
         self._prefetcher = background.call(_start(options, make_core, background, self._arrival))
         if handler is not None and self._prefetcher.tracer is not None:
             self._handler = self._prefetcher.tracer.traced_handler(handler, options.group)
-        self._outbox = _Outbox(self._prefetcher, background)
+        self._outbox = self._prefetcher.outbox
         self._is_closed = False
         self._workers = [
             threading.Thread(target=self._work, args=(number,), name=f"quivermq-{options.group}")
@@ -97,17 +98,31 @@ class Subscription:
     def __next__(self) -> LeasedMessage:
         self._check_may_iterate()
         worker = threading.current_thread()
-        message = self._prefetcher.pop(worker) or self._wait_for_message(worker)
+        pop = self._prefetcher.pop
+        message = pop(worker) or self._wait_for(lambda: pop(worker))
         if message is None:
             raise StopIteration
         return cast("LeasedMessage", message)
 
-    def batches(self) -> Iterator[list[LeasedMessage]]:
-        """All messages that are there, at least one, as a list at a time."""
+    def batches(self, max_messages: int | None = None) -> Iterator[list[LeasedMessage]]:
+        """Lists of messages that are there: at least one, and at most `max_messages`.
+
+        >>> with client.subscribe("orders", group="billing", prefetch=20_000) as subscription:
+        ...     for messages in subscription.batches(1_000):
+        ...         bill_all(messages)
+        ...         subscription.ack(messages)
+
+        While a list is worked on, the next ones are fetched, up to `prefetch` messages.
+        """
         self._check_may_iterate()
         prefetcher, worker = self._prefetcher, threading.current_thread()
-        while (first := prefetcher.pop(worker) or self._wait_for_message(worker)) is not None:
-            yield cast("list[LeasedMessage]", prefetcher.pop_all(first, worker))
+        most = checked_list_size(max_messages)
+
+        def take() -> list[LeasedFields]:
+            return prefetcher.take(worker, most)
+
+        while messages := take() or self._wait_for(take):
+            yield cast("list[LeasedMessage]", messages)
 
     def ack(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> None:
         """Acknowledge messages. Returns at once; `flush` waits until it is durable."""
@@ -251,13 +266,12 @@ class Subscription:
         self._arrival = threading.Condition()
         self._closing = threading.Lock()
 
-    def _wait_for_message(self, worker: Worker) -> LeasedFields | None:
-        """The next message, as soon as there is one; None: this is the end."""
+    def _wait_for(self, take: Callable[[], T | None]) -> T | None:
+        """What can be taken, as soon as that is anything; None: this is the end."""
         with self._arrival:
             while True:
-                message = self._prefetcher.pop(worker)
-                if message is not None:
-                    return message
+                if found := take():
+                    return found
                 if self._is_closed or self._prefetcher.is_closing:
                     return None
                 if self._prefetcher.error is not None:
@@ -267,12 +281,14 @@ class Subscription:
     def _work(self, number: int) -> None:
         """One of the threads that call the handler."""
         prefetcher, is_ordered = self._prefetcher, self._options.ordered_by_key
+        pop = partial(prefetcher.pop, number)
+        handle, put = self._handle, self._outbox.put
         try:
-            while (message := prefetcher.pop(number) or self._wait_for_message(number)) is not None:
-                terms = self._handle(message)
+            while (message := pop() or self._wait_for(pop)) is not None:
+                terms = handle(message)
                 if is_ordered:
                     prefetcher.free_key(message, terms)
-                self._outbox.put(message, terms)
+                put((message, terms))
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._options, error)  # noqa: TRY400
 
@@ -283,7 +299,7 @@ class Subscription:
             logger.error("the %s rejects %r: it %s", self._options, message, fault)
             return reject_terms(fault)
         try:
-            self._handler(cast("LeasedMessage", message))
+            self._handler(message)
         except BaseException as error:
             logger.exception("the handler of the %s failed at %r", self._options, message)
             return failed_terms(error)
@@ -300,7 +316,7 @@ class Subscription:
         self._check_open()
         settlements = settlements_of(messages, terms)
         if settlements:
-            self._background.post(_enqueue, self._prefetcher, settlements)
+            self._outbox.put(settlements)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -319,11 +335,11 @@ class Subscription:
 
 async def _start(
     options: SubscribeOptions,
-    make_core: Callable[[], Core],
+    make_core: Callable[[SubscribeOptions], Core],
     background: BackgroundLoop,
     arrival: threading.Condition,
 ) -> Prefetcher:
-    core = make_core()
+    core = make_core(options)
     prefetchers: list[Prefetcher] = []
 
     def settle(settlements: Sequence[Settlement]) -> None:
@@ -338,7 +354,7 @@ async def _start(
         for name in [request.topic] if request.choice is None else request.choice.names:
             await core.router.consumed_route(name, core.router.attempts(f"subscribing to {name}"))
     except BaseException:
-        await core.transport.close()
+        await core.close()
         raise
     found = Prefetcher(
         core,
@@ -350,36 +366,3 @@ async def _start(
     )
     prefetchers.append(found)
     return found
-
-
-def _enqueue(prefetcher: Prefetcher, settlements: list[Settlement]) -> None:
-    try:
-        prefetcher.enqueue(settlements)
-    except InvalidRequest:
-        logger.warning("messages were settled after their subscription was closed: not settled")
-
-
-class _Outbox:
-    """Handled messages on their way to the event loop: one call for many messages."""
-
-    def __init__(self, prefetcher: Prefetcher, background: BackgroundLoop) -> None:
-        self._prefetcher = prefetcher
-        self._background = background
-        self._done: deque[tuple[LeasedFields, SettlementTerms]] = deque()
-        self._is_posted = False
-
-    def put(self, message: LeasedFields, terms: SettlementTerms) -> None:
-        """Any thread may call this."""
-        self._done.append((message, terms))
-        if not self._is_posted:
-            self._is_posted = True
-            self._background.post(self._empty)
-
-    def _empty(self) -> None:
-        # First: a thread that puts something in from here on posts again.
-        self._is_posted = False
-        done = self._done
-        try:
-            self._prefetcher.finish([done.popleft() for _ in range(len(done))])
-        except InvalidRequest:
-            logger.warning("a handler ended after its subscription was closed: not settled")

@@ -1,0 +1,85 @@
+"""Takes settlements from the threads of a program to the event loop of its subscription.
+
+To wake another thread costs more than to settle a thousand messages: the two then take turns at
+the interpreter. So the first settlement wakes the loop at once, and while its request is under way,
+those that follow are fetched every few milliseconds (decision 0068).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from quivermq.client.shared.leased_message import LeasedFields
+from quivermq.client.shared.leases import Settlement, SettlementTerms
+from quivermq.errors import InvalidRequest
+
+logger = logging.getLogger("quivermq.client")
+
+GATHER_SECONDS: Final = 0.002
+
+Handled = tuple[LeasedFields, SettlementTerms]
+"""A message that a handler is done with."""
+
+
+class SettlesInBackground(Protocol):
+    """Where they go; on the event loop."""
+
+    def finish(self, done: Sequence[Handled]) -> None: ...
+    def enqueue(self, settlements: Sequence[Settlement]) -> None: ...
+
+
+class Outbox:
+    """Settlements on their way to the event loop, in their order."""
+
+    def __init__(self, target: SettlesInBackground, is_busy: Callable[[], bool]) -> None:
+        """`is_busy` tells whether settlements are on their way to a broker."""
+        self._target = target
+        self._is_busy = is_busy
+        self._loop = asyncio.get_running_loop()
+        self._entries: deque[Handled | list[Settlement]] = deque()
+        self._is_fetched = False
+        """`empty` will be called."""
+
+    def put(self, entry: Handled | list[Settlement]) -> None:
+        """Have this settled soon. Any thread may call this."""
+        self._entries.append(entry)
+        if not self._is_fetched:
+            self._is_fetched = True
+            self._loop.call_soon_threadsafe(self._fetch)
+
+    def _fetch(self) -> None:
+        # First: a thread that puts something in from here on has it fetched again.
+        self._is_fetched = False
+        self.empty()
+        if self._is_busy():
+            self._is_fetched = True
+            self._loop.call_later(GATHER_SECONDS, self._fetch)
+
+    def empty(self) -> None:
+        """Hand over all that is here."""
+        entries = self._entries
+        handled: list[Handled] = []
+        for _ in range(len(entries)):
+            entry = entries.popleft()
+            if isinstance(entry, tuple):
+                handled.append(entry)
+                continue
+            self._finish(handled)
+            handled = []
+            self._settle(entry)
+        self._finish(handled)
+
+    def _finish(self, handled: Sequence[Handled]) -> None:
+        if handled:
+            try:
+                self._target.finish(handled)
+            except InvalidRequest:
+                logger.warning("a handler ended after its subscription was closed: not settled")
+
+    def _settle(self, settlements: Sequence[Settlement]) -> None:
+        try:
+            self._target.enqueue(settlements)
+        except InvalidRequest:
+            logger.warning("messages were settled after their subscription was closed: not settled")
