@@ -47,6 +47,8 @@ def test_a_leader_that_stood_still_acknowledges_nothing_and_shows_nothing_stale(
                     find = proto.FindOffset(**place._asdict(), latest=True)
                     look = proto.Request(find_offset=find, direct=True)
                     reader.send(look)
+                    # Answers that were on their way already are progress too: wait for a leader.
+                    cluster.leader(*place)
                     load.wait_progress()
                     acked = load.history.acked_end(place)
                 with pytest.raises((NotLeader, Timeout)):

@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
@@ -233,6 +234,51 @@ def test_an_updated_view_is_the_same_as_a_fresh_one(
     assert updated.topics == fresh.topics
     for node in (1, 2, 65_535):
         assert list(updated.hosted(node)) == list(fresh.hosted(node))
+
+
+def _variants() -> dict[str, list[Any]]:
+    """Keys of most kinds, with two values each."""
+    placements = ([{"replicas": [1, 2]}], [{"replicas": [1, 2], "target": [2, 3]}] * 2)
+    topics = {
+        f"topic/{name}": [
+            TOPIC.to_json() | {"name": name, "id": name.encode().hex() * 12, "partitions": found}
+            for found in placements
+        ]
+        for name in "abc"
+    }
+    brokers = {
+        f"broker/{node}": [broker(node).to_json(), broker(node, state="leaving").to_json()]
+        for node in (1, 2, 10)
+    }
+    others = {
+        "cluster": [ClusterRecord("c1", 1).to_json(), ClusterRecord("c1", 2).to_json()],
+        "producers": [{"next": 5}, {"next": 6, "floor": 4}],
+        "retired/4": [{"member": 4}, {"member": 1 << 16 | 4}],
+    }
+    return topics | brokers | others
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_view_after_many_changes_is_the_same_as_a_fresh_one(seed: int) -> None:
+    dice, variants = Random(seed), _variants()
+    view, values = View(), dict[str, Any]()
+    for version in range(1, 40):
+        for key in dice.sample(sorted(variants), dice.choice((1, 1, 2, 5))):
+            values.pop(key, None)
+            if dice.random() < 0.7:
+                values[key] = dice.choice(variants[key])
+        view, fresh = view.updated(version, values), View(version, values)
+        for name in ("values", "brokers", "serving", "topics", "topics_by_id", "retired", "cluster",
+                     "next_producer", "producer_floor"):  # fmt: skip
+            assert getattr(view, name) == getattr(fresh, name), name
+        assert [*view.topics] == [*fresh.topics]
+        assert [*view.brokers] == [*fresh.brokers]
+        if dice.random() < 0.5:
+            continue
+        assert [*view.moving()] == [*fresh.moving()]
+        assert [*view.partition_ids()] == [*fresh.partition_ids()]
+        for node in (1, 2, 3):
+            assert [*view.hosted(node)] == [*fresh.hosted(node)]
 
 
 def test_a_view_of_a_thousand_partitions_is_read_in_milliseconds() -> None:

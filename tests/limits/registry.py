@@ -42,7 +42,7 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     "a time, not a size": (
         "node/handlers/users.py:_EXPIRES_MS_MAX",
         "node/delivery/dispatcher.py:_ALARM_S_MAX", "node/clock.py:DIFFERENCE_MS_MAX",
-        "node/handlers/poll.py:_WAIT_MS_MAX", "node/sticky_coordinator.py:BEAT_MS_MAX",
+        "node/handlers/open_poll.py:WAIT_MS_MAX", "node/sticky_coordinator.py:BEAT_MS_MAX",
         "node/sticky_coordinator.py:_GATHER_S_MAX", "node/sticky_coordinator.py:_LAPSE_S_MAX",
         "node/handlers/fetch.py:_WAIT_MS_MAX", "node/loop_watch.py:seconds_max",
         "node/delivery/rate_limit_client.py:_AGAIN_S_MAX",
@@ -86,7 +86,7 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
         "settings.py:message_bytes_max",
     ),
     "remembered for people, and forgotten past it: tests/queue/test_failure_reasons.py": (
-        "queue/failure_reasons.py:REASONS_MAX", "node/handlers/poll.py:_REASON_BYTES_MAX",
+        "queue/failure_reasons.py:REASONS_MAX", "node/handlers/open_poll.py:_REASON_BYTES_MAX",
     ),
     "repeats that are recognised, of one at a time: tests/queue/test_reviving.py": (
         "queue/group.py:REVIVALS_MAX",
@@ -138,7 +138,7 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     ),
     "of one request: tests/wire/test_limits.py": (
         "node/handlers/groups.py:_INTERVALS_MAX", "node/handlers/groups.py:_LISTED_MAX",
-        "node/handlers/poll.py:_PARTITIONS_MAX", "node/handlers/settle.py:_INTERVALS_MAX",
+        "node/handlers/open_poll.py:_PARTITIONS_MAX", "node/handlers/settle.py:_INTERVALS_MAX",
         "node/handlers/settle.py:_VERDICTS_MAX", "node/handlers/sticky.py:_RELEASED_MAX",
         "queue/lease_manager.py:messages_max",
         *(f"wire/limits.py:{name}_MAX" for name in (
@@ -148,7 +148,7 @@ WITHOUT: Final[dict[str, tuple[str, ...]]] = {
     ),
     "of one answer: tests/node/test_request_costs.py": (
         "node/handlers/fetch.py:_BYTES_MAX", "node/handlers/fetch.py:_FRAMES_MAX",
-        "node/handlers/poll.py:_BYTES_MAX", "node/handlers/poll.py:_MESSAGES_MAX",
+        "node/handlers/open_poll.py:_BYTES_MAX", "node/handlers/open_poll.py:_MESSAGES_MAX",
     ),
     "of one packet: tests/wire/test_receiver.py": (
         "wire/receiver.py:BROKER_ENVELOPE_BYTES_MAX", "wire/receiver.py:ENVELOPE_BYTES_MAX",

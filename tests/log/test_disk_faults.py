@@ -254,13 +254,14 @@ def test_a_vote_survives_a_failed_fsync_a_restart_and_a_torn_save() -> None:
         disk, log = new_log(seed=seed)
         log.save_vote(1, 1)
         # The second copy of the next vote is written, and its fsync fails.
-        disk.faults.fail_operation = disk.operations + 3
+        disk.faults.fail_operation = disk.operations + 5
         with pytest.raises(StorageFailed):
             log.save_vote(2, 1)
         disk.faults = Faults()
         log = reopened(disk)
         assert (log.term, log.vote) == (2, 1), "one copy is durable, so it may be acted on"
-        disk.faults.fail_operation, disk.faults.failure = disk.operations, Killed
+        # The first copy is being written.
+        disk.faults.fail_operation, disk.faults.failure = disk.operations + 1, Killed
         with pytest.raises(Killed):
             log.save_vote(3, 1)
         disk.faults = Faults()

@@ -1,12 +1,28 @@
 """What a log does when nothing goes wrong."""
 
+from collections import Counter
+from pathlib import Path
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quivermq.batches import Frame, FrameKind, Index, Limits, Offset
 from quivermq.errors import BrokenInvariant, Corrupt, OffsetOutOfRange, StorageFailed, TooLarge
-from quivermq.log import Checkpoint, Edge, Log, LogSettings
+from quivermq.log import (
+    TEMPORARY,
+    Checkpoint,
+    Edge,
+    Log,
+    LogSettings,
+    Owner,
+    RealDisk,
+    name_logs,
+    prepare_log,
+)
+from quivermq.log import log as log_module
+from quivermq.testing.simulated_disk import SimulatedDisk
 from tests.log.entries import LOG_ID, entries, entry
 from tests.log.logs import (
     FOLDER,
@@ -25,6 +41,20 @@ def test_entries_come_back_as_they_were_written_across_segments_and_restarts() -
     assert len(log.segment_starts) > 3
     assert all_entries(log) == written
     assert all_entries(reopened(disk)) == written
+
+
+def test_a_segment_is_sealed_past_a_number_of_entries_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "ENTRIES_MAX", 5)
+    _, log = new_log(LogSettings())
+    written: list[Frame] = []
+    for count in (1, 3, 1, 2, 4, 7, 1):
+        frames = entries(log.edge, count)
+        log.append(frames)
+        written += frames
+    log.sync()
+    # Seven at once are more than fit, and stay together: what is appended is written as one.
+    assert log.segment_starts == [1, 6, 8, 12, 19]
+    assert all_entries(log) == written
 
 
 def test_a_log_goes_on_where_it_ended() -> None:
@@ -313,3 +343,45 @@ def test_any_mix_of_entries_is_found_by_offset(counts: list[int], offset: int) -
     else:
         with pytest.raises(OffsetOutOfRange):
             log.index_of_offset(Offset(offset))
+
+
+def test_a_new_log_syncs_each_file_once_and_its_names_once() -> None:
+    """Thousands are made at a time, and syncs are what they cost."""
+    disk, asked = SimulatedDisk(Random(0)), Counter[str]()
+
+    def count(name: str) -> float:
+        asked[name] += 1
+        return 0.0
+
+    disk.faults.latency_ms = count
+    founding = Checkpoint(Edge(), b"state")
+    new = prepare_log(disk, FOLDER, Owner(LOG_ID, 1), SMALL, founding)
+    files = len(disk.paths())
+    assert (files, asked["sync"]) == (6, 6)
+    assert {path.rpartition("/")[0] for path in disk.paths()} == {FOLDER + TEMPORARY}
+    folders = asked["sync_folder"]
+    assert folders == 1
+    name_logs(disk, [FOLDER])
+    asked.clear()
+    log = Log.open_new(disk, SMALL, new)
+    assert asked["sync"] + asked["sync_folder"] + asked["read"] == 0
+    disk.lose_power()
+    found = Log.open(disk, FOLDER, SMALL)
+    for each in (log, found):
+        assert (each.log_id, each.member, each.term, each.edge) == (LOG_ID, 1, 0, Edge())
+        assert [each.load_checkpoint(index) for index in each.checkpoints()] == [founding]
+    assert found.notes == []
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+def test_a_log_that_nothing_is_written_to_keeps_one_file_open(tmp_path: Path) -> None:
+    before = open_files()
+    log = Log.create(RealDisk(tmp_path), FOLDER, LOG_ID, SMALL)
+    log.save_vote(1, 1)
+    assert open_files() == before + 1
+    fill(log, 2)
+    log.save_vote(2, 1)
+    assert open_files() == before + 2

@@ -97,6 +97,17 @@ def test_cutting_behind_damage_does_not_cut_the_damage(sealed: bool) -> None:
             assert found.read(frame.header.index, bytes_max=1) == [frame]
 
 
+def test_a_cut_whose_segment_is_missing_is_damage() -> None:
+    disk, log = new_log()
+    fill(log, 3)
+    log._state_file.save(log._state_file.state._replace(cut_index=Index(4)))
+    (path,) = segment_paths(disk)
+    disk.remove(path)
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="cut at entry 4 is missing"):
+            reopened(disk)
+
+
 def test_a_cut_that_a_crash_interrupted_does_not_cut_damage_before_it() -> None:
     disk, log = new_log()
     fill_uncommitted(log, 1, of=4)

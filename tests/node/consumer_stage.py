@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from quivermq.batches import Frame, Message, Origin, decode_messages, encode_batch
 from quivermq.client.asyncio_transport import AsyncioConnection
@@ -35,6 +35,9 @@ class Delivery(NamedTuple):
 class Consumer:
     """Requests to one broker, one after another; several consumers for several at once."""
 
+    follows_leaders: ClassVar[bool] = False
+    """Whether its requests are answered here in any case: what needs no task then has none."""
+
     def __init__(self, server: Server, number: int = 1, topic: str = TOPIC) -> None:
         self.server = server
         self.number = number
@@ -51,6 +54,7 @@ class Consumer:
     async def _ask(
         self, request: proto.Request, frames: Sequence[Frame]
     ) -> tuple[proto.Response, list[Frame]]:
+        request.direct = self.follows_leaders
         deadline = self._door.now() + PATIENCE_S
         self.connection = await self._door.connection(self.server.listen, deadline)
         number = await self.connection.post(request, frames, deadline)

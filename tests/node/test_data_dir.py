@@ -2,8 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quivermq.cluster import METADATA_PARTITION
 from quivermq.errors import Corrupt, InvalidRequest, StorageFailed, UnsupportedFormat
@@ -11,7 +14,7 @@ from quivermq.log import Log, RealDisk
 from quivermq.node import Machine
 from quivermq.node import data_dir as directory_module
 from quivermq.node.data_dir import DataDirectory, ListedLog
-from quivermq.node.mirrored_file import MirroredFile
+from quivermq.node.mirrored_file import MirroredFile, _encoded, _Encoder
 
 METADATA = ListedLog("log/_quiver/0", 1)
 ORDERS = ListedLog("log/orders/0", 1)
@@ -294,3 +297,22 @@ def test_a_file_system_that_takes_a_for_a_is_warned_of(
     (tmp_path / "LOCK").touch()
     Machine().lock(str(tmp_path))()
     assert "takes A for a" in caplog.text
+
+
+VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+CONTENTS = st.dictionaries(st.text(max_size=5), VALUES, max_size=5)
+
+
+@given(st.lists(CONTENTS, min_size=1, max_size=4))
+def test_a_list_is_encoded_by_what_changed_as_if_it_was_encoded_whole(
+    contents: list[dict[str, Any]],
+) -> None:
+    encoder = _Encoder()
+    for serial, content in enumerate(contents):
+        known = {key: contents[serial - 1].get(key, value) for key, value in content.items()}
+        for each in (content, known):
+            assert encoder.encode("logs", 1, serial, each) == _encoded("logs", 1, serial, each)

@@ -95,6 +95,19 @@ class StuckRemovals(RealDisk):
         super().remove(path)
 
 
+class StuckCreations(RealDisk):
+    """Creates nothing until it is let go."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.is_creating, self.release = Event(), Event()
+
+    def create(self, path: str) -> RealFile:
+        self.is_creating.set()
+        self.release.wait()
+        return super().create(path)
+
+
 class Host:
     """A broker as far as hosting is concerned."""
 
@@ -399,3 +412,41 @@ async def test_a_group_that_cannot_be_opened_alone_is_told(tmp_path: Path) -> No
     async with host(tmp_path) as it:
         with pytest.raises(QuiverError, match="state"):
             await it.hosting.open_replica(want)
+
+
+@on_loop
+async def test_no_other_partition_waits_while_logs_are_made(tmp_path: Path) -> None:
+    async with host(tmp_path) as it:
+        disk = it.directory.disk = StuckCreations(tmp_path)
+        making = asyncio.ensure_future(it.hosting.reconcile(it.current(ORDERS)))
+        try:
+            await until(disk.is_creating.is_set)
+            async with asyncio.timeout(PATIENCE_S):
+                await it.thread.run(lambda: None)
+            assert not making.done()
+        finally:
+            disk.release.set()
+        await making
+        assert set(it.scheduler.replicas) == wanted_of(ORDERS)
+
+
+@on_loop
+async def test_a_log_is_not_made_twice_at_a_time_because_the_first_was_cancelled(
+    tmp_path: Path,
+) -> None:
+    async with host(tmp_path) as it:
+        disk = it.directory.disk = StuckCreations(tmp_path)
+        view = it.current(ORDERS)
+        first = asyncio.ensure_future(it.hosting.reconcile(view))
+        try:
+            await until(disk.is_creating.is_set)
+            first.cancel()
+            second = asyncio.ensure_future(it.hosting.reconcile(view))
+            for _ in range(20):
+                await it.thread.run(lambda: None)
+            assert not first.done()
+        finally:
+            disk.release.set()
+        await second
+        assert first.cancelled()
+        assert set(it.scheduler.replicas) == wanted_of(ORDERS)

@@ -2,11 +2,12 @@
 
 import asyncio
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
-from quivermq.cluster import METADATA_PARTITION, OWN_LEVELS, Edit, View
+from quivermq.cluster import CLUSTER_KEY, METADATA_PARTITION, OWN_LEVELS, Edit, View
 from quivermq.errors import Corrupt, InvalidRequest, NotEnoughReplicas, Timeout
 from quivermq.node import membership as membership_module
 from quivermq.node.broker import Broker
@@ -291,3 +292,29 @@ async def test_a_broker_that_left_goes_on_to_join_after_the_request_ended(
         async with serving(tmp_path / "1", listen=elsewhere):
             await until(lambda: joining.broker.is_ready)
             await until(lambda: set(joining.broker.metadata.view.brokers) == {1, 2})
+
+
+@on_loop
+async def test_who_raised_the_level_is_told_the_new_one_at_once_however_slow_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn_level = DataDirectory.learn_level
+
+    def learn_slowly(directory: DataDirectory, level: int, release: str) -> None:
+        time.sleep(0.05)
+        learn_level(directory, level, release)
+
+    async with serving(tmp_path) as server:
+        broker = server.broker
+        await until(lambda: broker.membership.is_registered)
+        learn_level(broker.directory, OWN_LEVELS.low, "")
+        lowered = {**broker.metadata.view.values[CLUSTER_KEY], "level": OWN_LEVELS.low}
+        await broker.metadata.edit(lambda _: Edit({CLUSTER_KEY: lowered}))
+        monkeypatch.setattr(DataDirectory, "learn_level", learn_slowly)
+        talker = await Talker.by_socket(server)
+        brokers = proto.Request(map=proto.MapQuery(brokers_only=True))
+        assert (await talker.ask(brokers)).map.level == OWN_LEVELS.low
+        raised = await talker.ask(proto.Request(upgrade_cluster=proto.UpgradeCluster()))
+        assert raised.cluster_upgraded.level == OWN_LEVELS.high
+        assert (await talker.ask(brokers)).map.level == OWN_LEVELS.high
+        talker.close()

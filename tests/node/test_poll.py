@@ -9,8 +9,17 @@ from quivermq.errors import InvalidRequest, QuiverError
 from quivermq.node.delivery.registry import public_id
 from quivermq.queue import LeaseManager, LeaseRequest
 from quivermq.wire import proto
-from tests.node.consumer_stage import GROUP, Consumer, Delivery, deliveries, refusal, values
+from tests.node.consumer_stage import (
+    GROUP,
+    Consumer,
+    Delivery,
+    deliveries,
+    refusal,
+    values,
+)
 from tests.transports.stage import on_loop, serving, until
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 
 @on_loop

@@ -132,7 +132,7 @@ async def test_a_scattered_lease_is_settled_by_the_other_way(
 
 @on_loop
 async def test_an_ack_is_answered_with_the_error_that_its_entry_ended_in(tmp_path: Path) -> None:
-    async with serving(tmp_path) as server:
+    async with serving(tmp_path, fsync="always") as server:
         await started(server)
         consumer = Consumer(server)
         got = await consumer.poll(4, group=STRAIGHT)

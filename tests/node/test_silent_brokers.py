@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from quivermq.node import replica_scheduler
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.raft import Message, MessageKind, Role
 from quivermq.replica import Consensus
@@ -75,6 +76,49 @@ async def test_of_those_left_one_stands_for_each_partition_of_a_silent_broker(
         groups[0].receive(3, heartbeat_of(3, member))
         groups[0].tick()
         assert not groups[0].is_heir, "there is a leader"
+
+
+@on_loop
+async def test_of_very_many_partitions_a_portion_stands_at_each_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replica_scheduler, "_HEIRS_A_TICK", 4)
+    async with stage() as it:
+        it.scheduler.stop_ticking()
+        groups = [it.group(number, FOUNDERS) for number in range(1, 12)]
+        for group in groups:
+            group.preferred = 1 if groups.index(group) < 9 else 2
+            group.receive(3, heartbeat_of(3, 1))
+        it.scheduler.wake_who_misses(3)
+        stood = []
+        for _ in range(4):
+            stood.append([group.replica.role is Role.PRE_CANDIDATE for group in groups].count(True))
+            for group in groups:
+                group.tick()
+        assert stood == [4, 8, 9, 9]
+        # Two wait for heirs elsewhere. They wait longest, and have their timeouts then.
+        assert {group.patience_ticks for group in groups} == {0}
+        assert [group.leaderless_ticks for group in groups[9:]] == [2, 2]
+
+
+@on_loop
+async def test_who_waits_for_its_turn_has_nothing_to_wait_for_once_there_is_a_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replica_scheduler, "_HEIRS_A_TICK", 1)
+    async with stage() as it:
+        it.scheduler.stop_ticking()
+        groups = [it.group(number, FOUNDERS) for number in (1, 2, 3)]
+        for group in groups:
+            group.preferred = 1
+            group.receive(3, heartbeat_of(3, 1))
+        it.scheduler.wake_who_misses(3)
+        last = groups[2]
+        last.receive(2, heartbeat_of(2, 1))
+        for _ in range(4):
+            last.tick()
+        assert (last.patience_ticks, last.is_heir) == (0, False)
+        assert last.replica.leader == 2
 
 
 def heartbeat_of(leader: int, to: int) -> Consensus:

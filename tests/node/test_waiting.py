@@ -12,6 +12,8 @@ from quivermq.wire import proto
 from tests.node.consumer_stage import GROUP, Consumer, Delivery, refusal, values
 from tests.transports.stage import on_loop, serving, until
 
+pytestmark = pytest.mark.usefixtures("both_ways")
+
 
 def dispatcher_of(server: Server, partition: int = 0) -> DeliveryDispatcher:
     return server.broker.consumers.dispatchers.leading("orders", b"", partition)
@@ -361,7 +363,7 @@ async def test_an_alarm_at_a_desk_that_takes_nothing_in_is_patient(tmp_path: Pat
         waiting, other = Consumer(server, 1), Consumer(server, 2)
         await other.make_topic()
         await other.store(b"a")
-        assert await other.poll(visibility_ms=100)
+        assert await other.poll(visibility_ms=600)
         polling = asyncio.create_task(waiting.poll(wait_ms=30_000))
         await parked(server, 1)
         dispatcher = dispatcher_of(server)

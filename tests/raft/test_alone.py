@@ -7,6 +7,7 @@ import pytest
 from quivermq.errors import Overloaded
 from quivermq.raft import (
     Configuration,
+    Entry,
     HardState,
     Message,
     MessageKind,
@@ -160,3 +161,48 @@ def test_too_much_that_waits_is_refused_on_the_short_way_too() -> None:
     lonely.append(b"0123456789")
     lonely.stored()
     assert len(lonely.applied) == 2
+
+
+def test_what_is_written_and_applied_in_one_step_leaves_the_core_as_the_short_way_does() -> None:
+    stepwise, at_once = Lonely().lead(), Lonely().lead()
+    for payloads in ((b"a",), (b"b", b"c")):
+        stepwise.append(*payloads)
+        stepwise.stored()
+        assert at_once.node.is_alone_and_idle
+        first = at_once.node.replica.log.last_index + 1
+        term = at_once.node.replica.term
+        entries = [Entry(term, first + number, data=data) for number, data in enumerate(payloads)]
+        at_once.storage.append(entries)
+        at_once.node.wrote_alone(entries[-1].index)
+        at_once.node.validate()
+    assert described(at_once.node) == described(stepwise.node)
+    assert at_once.node.ready() is None
+    # The other ways go on behind it.
+    for lonely in (at_once, stepwise):
+        lonely.append(b"d")
+        lonely.stored()
+        lonely.node.propose(b"e")
+        lonely.settle()
+    assert described(at_once.node) == described(stepwise.node)
+    assert at_once.applied[-2:] == [b"d", b"e"]
+
+
+def described(node: RawNode) -> tuple[object, ...]:
+    log = node.replica.log
+    progress = node.replica.progress[node.replica.id]
+    return (
+        log.committed, log.applied, log.applying, log.last_index, log.last_term, log.tail_start,
+        log.tail, progress.match, progress.next, node.replica.hard_state, node.has_ready,
+    )  # fmt: skip
+
+
+def test_while_anything_is_under_way_it_is_not_idle() -> None:
+    lonely = Lonely().lead()
+    lonely.append(b"a")
+    assert not lonely.node.is_alone_and_idle
+    lonely.stored()
+    assert lonely.node.is_alone_and_idle
+    lonely.node.propose(b"b")
+    assert not lonely.node.is_alone_and_idle
+    lonely.settle()
+    assert lonely.node.is_alone_and_idle

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quivermq.wire import (
+    cut_id,
     id_field,
     is_all_settled,
     plain_fields,
@@ -42,6 +43,19 @@ def test_the_packet_of_a_request_is_protobufs(
     request.id = request_id
     by_protobuf = packed(request.SerializeToString(), [frame])
     assert plain_packet(id_field(request_id), envelope, bytes(frame)) == by_protobuf
+
+
+@given(ids, st.binary(max_size=30))
+def test_the_id_is_cut_from_a_response(request_id: int, text: bytes) -> None:
+    response = proto.Response(id=request_id, error=proto.Error(message=text.hex()))
+    rest = proto.Response(error=response.error).SerializeToString()
+    assert cut_id(response.SerializeToString()) == (request_id, rest)
+
+
+def test_a_response_without_an_id_is_left_to_protobuf() -> None:
+    assert cut_id(b"") is None
+    assert cut_id(proto.Response(done=proto.Done()).SerializeToString()) is None
+    assert cut_id(b"\x08\xff\xff") is None
 
 
 @given(ids, numbers, st.integers(1, 2**32 - 1), numbers, st.booleans())

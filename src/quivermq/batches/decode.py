@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from quivermq.batches.envelope import Codec, check_envelope
 from quivermq.batches.frame import Frame
-from quivermq.batches.header import COMPRESSED, Flag, FrameKind, Offset
+from quivermq.batches.header import COMPRESSED, Flag, FrameKind, Header, Offset
 from quivermq.batches.limits import DEFAULT_LIMITS, TIMESTAMP_MS_MAX, Limits
 from quivermq.batches.lone import is_lone_body, lone_value
 from quivermq.batches.schema import schema_of
@@ -116,11 +116,16 @@ def decode_columns(
     frame: Frame, limits: Limits = DEFAULT_LIMITS, *, first: int = 0, stop: int | None = None
 ) -> Columns:
     """The frame's messages, from the `first` up to before `stop`, as Python values."""
-    flags, taken_ms = frame.header.flags, frame.header.timestamp_ms
     value = decode_lone(frame, limits)
     if value is not None:
+        taken_ms = frame.header.timestamp_ms
         return Columns(repeat(taken_ms), repeat(None), [value][first:stop], repeat(NO_HEADERS))
-    batch = decode_batch(frame, limits, first=first, stop=stop)
+    return columns_of(decode_batch(frame, limits, first=first, stop=stop), frame.header)
+
+
+def columns_of(batch: Any, header: Header) -> Columns:
+    """Messages of a batch with this header, decoded before, or of a slice of it."""
+    flags, taken_ms = header.flags, header.timestamp_ms
     return Columns(
         _timestamps(batch, taken_ms) if flags & _TIMESTAMP else repeat(taken_ms),
         batch.column("key").to_pylist() if flags & _KEY else repeat(None),

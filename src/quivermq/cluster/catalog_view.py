@@ -4,7 +4,8 @@ A `View` never changes; `updated` gives the next one and parses only what differ
 is found by searching is found here; plans and edits decide what should change.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from quivermq.cluster.records import (
@@ -21,6 +22,7 @@ from quivermq.cluster.records import (
     Topic,
     next_producer,
     node_of,
+    partition_id,
     producer_floor,
     retired_member,
 )
@@ -36,6 +38,29 @@ class Hosted(NamedTuple):
     partition: int
     placement: Placement
     member: int
+
+
+class _Homes(NamedTuple):
+    """The ids of a topic's partitions, and which of them each node holds or is to hold."""
+
+    topic: Topic
+    ids: tuple[bytes, ...]
+    by_node: dict[int, list[Hosted]]
+
+    @classmethod
+    def of(cls, topic: Topic) -> "_Homes":
+        by_node: dict[int, list[Hosted]] = {}
+        for partition, placement in enumerate(topic.partitions):
+            members = placement.replicas
+            if placement.target:
+                # A node that is its own successor, after it lost its disk, is the later member.
+                every = sorted({*members, *placement.target, *placement.leaving})
+                members = tuple({node_of(member): member for member in every}.values())
+            for member in members:
+                hosted = Hosted(topic, partition, placement, member)
+                by_node.setdefault(node_of(member), []).append(hosted)
+        ids = tuple(partition_id(topic.id, number) for number in range(len(topic.partitions)))
+        return cls(topic, ids, by_node)
 
 
 class View:
@@ -60,19 +85,50 @@ class View:
         """Ids below are of a cluster that was restored here."""
         self.brokers: dict[int, BrokerRecord] = {}
         self.topics: dict[str, Topic] = {}
+        """By their names, in that order."""
         self.users: dict[str, UserRecord] = {}
         self.retired: dict[int, int] = {}
         """The last member number of each removed broker."""
-        self._hosted: dict[int, list[Hosted]] | None = None
-        if previous is not None and self._has_only_regrouped(previous):
-            return
-        for key in sorted(self.values):
+        self.serving: tuple[BrokerRecord, ...] = ()
+        self.topics_by_id: dict[str, Topic] = {}
+        self._homes: dict[str, _Homes] | None = None
+        self._former_homes: dict[str, _Homes] = {}
+        self._moving: list[tuple[Topic, int, Placement]] | None = None
+        # Most changes concern one key of thousands: what the others say is taken over.
+        known = previous.values if previous is not None else {}
+        changed = [key for key, value in self.values.items() if known.get(key, ...) is not value]
+        gone = [key for key in known if key not in self.values]
+        if previous is not None:
+            self._take_over(previous, [*changed, *gone])
+        for key in gone:
+            self._forget(key)
+        for key in sorted(changed):
             self._read(key, self.values[key], previous)
+        self._put_in_order(previous)
+
+    def _take_over(self, previous: "View", changed: list[str]) -> None:
+        if all(key.startswith(STICKY_PREFIX) for key in changed):
+            self.layout_version = previous.layout_version
+        self.sticky, self.users = dict(previous.sticky), dict(previous.users)
+        self.brokers, self.retired = dict(previous.brokers), dict(previous.retired)
+        self.cluster, self.next_producer = previous.cluster, previous.next_producer
+        self.producer_floor = previous.producer_floor
+        self.topics = dict(previous.topics)
+
+    def _put_in_order(self, previous: "View | None") -> None:
         self.brokers = dict(sorted(self.brokers.items()))
         self.serving = tuple(b for b in self.brokers.values() if b.state == SERVING)
+        if previous is not None and self.layout_version == previous.layout_version:
+            self.topics, self.topics_by_id = previous.topics, previous.topics_by_id
+            self._homes, self._moving = previous._homes, previous._moving  # noqa: SLF001
+            return
+        self.topics = {name: self.topics[name] for name in sorted(self.topics)}
         self.topics_by_id = {topic.id: topic for topic in self.topics.values()}
         if len(self.topics_by_id) < len(self.topics):
             raise Corrupt("two topics of the catalog have one id")
+        if previous is not None:
+            # Of topics that changed since they are not true any more; `_homes_of` sees that.
+            self._former_homes = previous._homes or previous._former_homes  # noqa: SLF001
 
     def updated(self, version: int, values: Mapping[str, Any]) -> "View":
         """The view of another version; records whose JSON is the same are the same objects."""
@@ -105,6 +161,16 @@ class View:
             return None
         return topic, partition
 
+    def partition_ids(self) -> Iterator[bytes]:
+        """The ids of all partitions."""
+        return chain.from_iterable(homes.ids for homes in self._all_homes().values())
+
+    def moving(self) -> Sequence[tuple[Topic, int, Placement]]:
+        """The partitions that are to move."""
+        if self._moving is None:
+            self._moving = [found for found in self.partitions() if found[2].target]
+        return self._moving
+
     def partitions(self) -> Iterator[tuple[Topic, int, Placement]]:
         """Every partition, by topic name and number."""
         for topic in self.topics.values():
@@ -113,44 +179,41 @@ class View:
 
     def hosted(self, node: int) -> Iterator[Hosted]:
         """The partitions that `node` holds or is to hold, by topic name and number."""
-        if self._hosted is None:
-            self._hosted = self._by_node()
-        return iter(self._hosted.get(node, ()))
+        return chain.from_iterable(
+            homes.by_node.get(node, ()) for homes in self._all_homes().values()
+        )
 
-    def _by_node(self) -> dict[int, list[Hosted]]:
-        found: dict[int, list[Hosted]] = {}
-        for topic, partition, placement in self.partitions():
-            members = placement.replicas
-            if placement.target:
-                # A node that is its own successor, after it lost its disk, is the later member.
-                every = sorted({*members, *placement.target, *placement.leaving})
-                members = tuple({node_of(member): member for member in every}.values())
-            for member in members:
-                hosted = Hosted(topic, partition, placement, member)
-                found.setdefault(node_of(member), []).append(hosted)
-        return found
+    def hosted_of(self, topic: Topic, node: int) -> Sequence[Hosted]:
+        """Those of one topic."""
+        return self._all_homes()[topic.name].by_node.get(node, ())
 
-    def _has_only_regrouped(self, previous: "View") -> bool:
-        """Take over what the previous view knows, if only sticky groups changed since: that
-        happens often, and must not cost more where there are many topics."""
-        was, values = previous.values, self.values
-        changed = [key for key, value in values.items() if was.get(key) is not value]
-        changed += [key for key in was if key not in values]
-        if not all(key.startswith(STICKY_PREFIX) for key in changed):
-            return False
-        self.layout_version = previous.layout_version
-        self._hosted = previous._hosted  # noqa: SLF001 - of another view, but the same class
-        self.cluster, self.next_producer = previous.cluster, previous.next_producer
-        self.producer_floor = previous.producer_floor
-        self.brokers, self.serving = previous.brokers, previous.serving
-        self.topics, self.topics_by_id = previous.topics, previous.topics_by_id
-        self.retired, self.sticky = previous.retired, dict(previous.sticky)
-        self.users = previous.users
-        for key in changed:
-            self.sticky.pop(key, None)
-            if key in values:
-                self._read(key, values[key], previous)
-        return True
+    def _all_homes(self) -> "dict[str, _Homes]":
+        if self._homes is None:
+            former, self._former_homes = self._former_homes, {}
+            self._homes = {
+                name: homes
+                if (homes := former.get(name)) is not None and homes.topic is topic
+                else _Homes.of(topic)
+                for name, topic in self.topics.items()
+            }
+        return self._homes
+
+    def _forget(self, key: str) -> None:
+        """A key that is gone."""
+        if key.startswith(TOPIC_PREFIX):
+            del self.topics[key.removeprefix(TOPIC_PREFIX)]
+        elif key.startswith(BROKER_PREFIX):
+            del self.brokers[int(key.removeprefix(BROKER_PREFIX))]
+        elif key.startswith(RETIRED_PREFIX):
+            del self.retired[int(key.removeprefix(RETIRED_PREFIX))]
+        elif key.startswith(STICKY_PREFIX):
+            del self.sticky[key]
+        elif key.startswith(USER_PREFIX):
+            del self.users[key.removeprefix(USER_PREFIX)]
+        elif key == CLUSTER_KEY:
+            self.cluster = None
+        elif key == PRODUCERS_KEY:
+            self.next_producer, self.producer_floor = 1, 0
 
     def _read(self, key: str, value: Any, previous: "View | None") -> None:
         if key.startswith(TOPIC_PREFIX):

@@ -38,17 +38,21 @@ class BrokerLoad:
     leaders: Counter[int] = field(default_factory=Counter)
     shared: Counter[tuple[int, int]] = field(default_factory=Counter)
 
-    def add(self, nodes: Sequence[int]) -> None:
-        self.replicas.update(nodes)
-        self.leaders[nodes[0]] += 1
-        self.shared.update(permutations(nodes, 2))
+    def add(self, nodes: Sequence[int], partitions: int = 1) -> None:
+        for node in nodes:
+            self.replicas[node] += partitions
+        self.leaders[nodes[0]] += partitions
+        for pair in permutations(nodes, 2):
+            self.shared[pair] += partitions
 
 
 def load_of(view: View) -> BrokerLoad:
     """The load once everything that moves has arrived."""
     load = BrokerLoad()
-    for _, _, placement in view.partitions():
-        load.add([node_of(member) for member in placement.planned])
+    # Of thousands of partitions most are placed as many others are.
+    homes = Counter(tuple(map(node_of, found.planned)) for _, _, found in view.partitions())
+    for nodes, partitions in homes.items():
+        load.add(nodes, partitions)
     return load
 
 

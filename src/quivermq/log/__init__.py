@@ -4,7 +4,7 @@ Knows batches and files; must never know Raft's rules, what a command means, or 
 """
 
 from quivermq.log.checkpoints import Checkpoint, CheckpointSummary
-from quivermq.log.creation import name_logs, prepare_log
+from quivermq.log.creation import NewLog, name_logs, prepare_log
 from quivermq.log.damage import Damage
 from quivermq.log.disk import Disk, File, Unreadable
 from quivermq.log.edge import Edge
@@ -37,6 +37,7 @@ __all__ = [
     "Finding",
     "Log",
     "LogSettings",
+    "NewLog",
     "Owner",
     "ReadOnlyDisk",
     "RealDisk",

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
-from quivermq.batches import Index
+from quivermq.batches import Buffer, Index
 from quivermq.errors import Corrupt, StorageFailed, TooLarge, UnsupportedFormat
 from quivermq.log.disk import Disk, File, Unreadable, undoing
 from quivermq.log.edge import Edge
@@ -58,17 +58,11 @@ class Checkpoints:
 
     def save(self, checkpoint: Checkpoint, suffix: str = "") -> None:
         """Write a checkpoint; durable, name included, when this returns."""
-        if len(checkpoint.data) > self._bytes_max:
-            raise TooLarge(
-                f"a checkpoint of {len(checkpoint.data):,} bytes is above the limit of "
-                f"{self._bytes_max:,} (checkpoint_bytes_max)"
-            )
+        packed = packed_checkpoint(self._log_id, checkpoint, self._bytes_max)
         path = self.path(checkpoint.edge.next_index) + suffix
-        size, checksum = len(checkpoint.data), crc32c(checkpoint.data)
-        header = _HEADER.pack(self._log_id, *checkpoint.edge, size, checksum)
         with undoing():
             file = self._disk.create(path + TEMPORARY)
-            file.write(0, [header, checkpoint.data])
+            file.write(0, packed)
             file.sync()
         self._disk.rename(path + TEMPORARY, path)
         self._disk.sync_folder(self._folder)
@@ -169,6 +163,17 @@ class Checkpoints:
     def path(self, index: Index) -> str:
         """The path of the checkpoint before entry `index`."""
         return f"{self._folder}/{file_name(index, CHECKPOINT)}"
+
+
+def packed_checkpoint(log_id: bytes, checkpoint: Checkpoint, bytes_max: int) -> list[Buffer]:
+    """The content of a checkpoint's file; `TooLarge` if the state is above the limit."""
+    edge, data = checkpoint
+    if len(data) > bytes_max:
+        raise TooLarge(
+            f"a checkpoint of {len(data):,} bytes is above the limit of {bytes_max:,} "
+            "(checkpoint_bytes_max)"
+        )
+    return [_HEADER.pack(log_id, *edge, len(data), crc32c(data)), data]
 
 
 def check_release(file: File) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from quivermq.batches import Frame, Index
 from quivermq.errors import BrokenInvariant, Corrupt, StorageFull
 from quivermq.log.checkpoints import RESET, Checkpoint
-from quivermq.log.creation import name_logs, prepare_log
+from quivermq.log.creation import NewLog, NewLogFiles, name_logs, prepare_log
 from quivermq.log.disk import Disk, announced
 from quivermq.log.edge import Edge, edges_behind
 from quivermq.log.fence import Fence
@@ -25,23 +25,25 @@ from quivermq.log.segment import (
     DamagedEntry,
     remove_segments,
 )
-from quivermq.log.settings import SEGMENT_BYTES_MAX, LogSettings
+from quivermq.log.settings import ENTRIES_MAX, SEGMENT_BYTES_MAX, LogSettings
 from quivermq.log.state import Owner
 from quivermq.log.synced import SyncedFile
 
 
 class Log(LogReader):
-    """The log in one folder of a disk. Made by `Log.create` or `Log.open`."""
+    """The log in one folder of a disk. Made by `Log.create`, `Log.open_new` or `Log.open`."""
 
-    def __init__(self, disk: Disk, folder: str, settings: LogSettings, recovery: Recovery) -> None:
-        super().__init__(folder, recovery)
+    def __init__(
+        self, disk: Disk, folder: str, settings: LogSettings, found: Recovery | NewLogFiles
+    ) -> None:
+        super().__init__(folder, found)
         self._disk = disk
         self._settings = settings
-        self._synced: SyncedFile = recovery.synced
+        self._synced: SyncedFile = found.synced
         self._fence = Fence(folder)
-        self.notes: list[str] = recovery.notes
+        self.notes: list[str] = found.notes
         """Repairs that were made when the log was opened, for people."""
-        self.commit_index: Index = recovery.commit_index
+        self.commit_index: Index = found.commit_index
         """How far the log was known to be committed when it was last synced."""
 
     @classmethod
@@ -56,9 +58,15 @@ class Log(LogReader):
     ) -> "Log":
         """A new log, empty or behind a founding checkpoint. It appears whole, or not at all."""
         settings = settings or LogSettings()
-        prepare_log(disk, folder, Owner(log_id, member), settings, founding)
+        new = prepare_log(disk, folder, Owner(log_id, member), settings, founding)
         name_logs(disk, [folder])
-        return cls.open(disk, folder, settings)
+        return cls.open_new(disk, settings, new)
+
+    @classmethod
+    def open_new(cls, disk: Disk, settings: LogSettings, new: NewLog) -> "Log":
+        """A log that was prepared and named right now, by this process. `disk` may be another view
+        of the one on which it was made."""
+        return cls(disk, new.folder, settings, NewLogFiles(disk, settings, new))
 
     @classmethod
     def open(
@@ -99,7 +107,7 @@ class Log(LogReader):
         edges = edges_behind(self._active.edge, frames, self._settings.limits, self._folder)
         size = sum(map(len, frames))
         with self._fence:
-            self._make_room(size)
+            self._make_room(size, len(frames))
             try:
                 self._active.append(frames, edges)
             except StorageFull as error:
@@ -107,12 +115,23 @@ class Log(LogReader):
                 error.undone = True
                 raise
 
-    def _make_room(self, size: int) -> None:
+    def has_room_for(self, size: int) -> bool:
+        """Whether so many bytes can be appended behind other entries of the same segment, without
+        anything else that has to be done to its file."""
+        active = self._active
+        return (
+            active.room_for(size) <= min(active.allocated, self._settings.segment_bytes)
+            and 0 < len(active.index) < ENTRIES_MAX
+            and not self.damage
+        )
+
+    def _make_room(self, size: int, count: int) -> None:
         """Seal the active segment if it is full, and preallocate what the entries need."""
         if size > SEGMENT_BYTES_MAX:
             raise BrokenInvariant(f"a group of {size:,} bytes: gather less per append")
+        entries = len(self._active.index)
         full = self._active.room_for(size) > self._settings.segment_bytes
-        if full and len(self._active.index):
+        if entries and (full or entries + count > ENTRIES_MAX):
             # A partition that fills its segments gets the next one whole.
             self._roll(self._settings.segment_bytes)
         needed = self._active.room_for(size)

@@ -32,9 +32,14 @@ NOTHING: Final = Synced(Index(0), 0, Mark(Edge(), Index(0)))
 
 
 class SyncedFile:
-    """The file that holds a `Synced`."""
+    """The file that holds a `Synced`. It is opened at the first word: a log that nothing is
+    written to needs no open file for it."""
 
-    def __init__(self, file: File, log_id: bytes, told: Synced) -> None:
+    def __init__(
+        self, disk: Disk, folder: str, log_id: bytes, told: Synced, file: File | None = None
+    ) -> None:
+        self._disk = disk
+        self._path = f"{folder}/{SYNCED}"
         self._file = file
         self._log_id = log_id
         self.told = told
@@ -43,7 +48,7 @@ class SyncedFile:
     def create(cls, disk: Disk, folder: str, log_id: bytes) -> "SyncedFile":
         file = disk.create(f"{folder}/{SYNCED}")
         file.allocate(_RECORD.size)
-        created = cls(file, log_id, NOTHING)
+        created = cls(disk, folder, log_id, NOTHING, file)
         created.retract()
         return created
 
@@ -53,7 +58,7 @@ class SyncedFile:
         told, fault = read_synced(disk, folder, log_id)
         if fault:
             return cls.create(disk, folder, log_id)
-        return cls(disk.open(f"{folder}/{SYNCED}"), log_id, told)
+        return cls(disk, folder, log_id, told)
 
     def tell(self, synced: Synced) -> None:
         """Everything before a mark was fsynced."""
@@ -63,13 +68,18 @@ class SyncedFile:
     def retract(self) -> None:
         """Tell nothing, durably: before entries are taken out of the log."""
         self.told = NOTHING
-        self._write()
-        self._file.sync()
+        self._write().sync()
 
-    def _write(self) -> None:
-        segment, position, mark = self.told
-        packed = _RECORD.pack(self._log_id, segment, position, *mark.edge, mark.commit_index)
-        self._file.write(0, [packed])
+    def _write(self) -> File:
+        file = self._file = self._file or self._disk.open(self._path)
+        file.write(0, [packed_synced(self._log_id, self.told)])
+        return file
+
+
+def packed_synced(log_id: bytes, told: Synced) -> bytes:
+    """The content of the file."""
+    segment, position, mark = told
+    return _RECORD.pack(log_id, segment, position, *mark.edge, mark.commit_index)
 
 
 def read_synced(disk: Disk, folder: str, log_id: bytes) -> tuple[Synced, str]:

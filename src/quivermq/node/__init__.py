@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from quivermq.node.listener import Accepted, address_of, close_listener, listening_at
     from quivermq.node.loop_watch import BLOCKED_FACTOR, HELD, LoopWatch, Stalls, waited_s
     from quivermq.node.machine import Machine
-    from quivermq.node.service import Service
+    from quivermq.node.service import Cancellable, Service
     from quivermq.node.slow_imports import refuse_pandas
     from quivermq.node.tasks import end_tasks
     from quivermq.node.time_slices import Turn
@@ -37,6 +37,7 @@ _PLACES = {
     "AccessControl": "access_control",
     "Broker": "broker",
     "Caller": "callers",
+    "Cancellable": "service",
     "Challenge": "cluster_secret",
     "Counters": "counters",
     "DoorTraffic": "counters",
@@ -72,6 +73,7 @@ __all__ = [
     "AccessControl",
     "Broker",
     "Caller",
+    "Cancellable",
     "Challenge",
     "Counters",
     "DiskThread",

@@ -144,6 +144,7 @@ class Broker:
         self.membership = Membership(
             settings,
             self.directory,
+            self.disk_thread,
             self.metadata,
             self.hosting,
             self.links,
@@ -280,6 +281,7 @@ class Broker:
                 controller=self.controller,
                 is_alive=self.is_alive,
                 join=self.membership.join,
+                level_noted=self.membership.level_noted,
                 stats=self.stats,
             )
         )
@@ -412,7 +414,7 @@ class Broker:
                 logger.exception("the partitions of this broker are not as they should be")
                 await asyncio.sleep(1.0)
                 self._hosting_wanted.set()
-            self.leaders.keep_only(partition_id(topic.id, n) for topic, n, _ in view.partitions())
+            self.leaders.keep_only(view.partition_ids())
             self.counters.keep_only(
                 {(topic.name, number) for topic, number, _ in view.partitions()}
             )

@@ -89,7 +89,8 @@ class ClusterMaps:
         found = proto.ClusterMap.FromString(b"".join(parts))
         found.cluster_id = view.cluster.id if view.cluster else ""
         found.version, found.leader, found.node = view.version, leader, self.node_id
-        found.level = view.cluster.level if view.cluster else 0
+        # By which this broker acts: it may not have noted yet what the catalog says.
+        found.level = min(view.cluster.level, self._partitions.level) if view.cluster else 0
         found.release = view.cluster.release if view.cluster else ""
         found.brokers.extend(brokers)
         return found

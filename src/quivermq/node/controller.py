@@ -187,9 +187,7 @@ class Controller:
     async def _move_one(self, view: View) -> bool:
         """Move the first partition that can be moved; False if there is none to move."""
         stuck: QuiverError | None = None
-        for topic, partition, placement in view.partitions():
-            if not placement.target:
-                continue
+        for topic, partition, placement in view.moving():
             nodes = ", ".join(str(node_of(member)) for member in placement.target)
             self.moving = f"{topic.name}/{partition} to nodes {nodes}"
             body = proto.Reconfigure(
@@ -252,9 +250,8 @@ class Controller:
     def progress(self) -> proto.RebalanceProgress:
         """How far the moves are that were asked for."""
         view = self._metadata.view
-        moves = sum(bool(placement.target) for _, _, placement in view.partitions())
         return proto.RebalanceProgress(
-            moves_left=moves,
+            moves_left=len(view.moving()),
             leaders_left=len(self._leader_moves(view)) if is_rebalancing(view) else 0,
             moving=[self.moving] if self.moving else [],
             trouble=self.trouble,

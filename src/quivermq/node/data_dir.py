@@ -224,9 +224,17 @@ class DataDirectory:
     def list_logs(self, logs: dict[str, ListedLog]) -> None:
         """Replace the list of logs."""
         if logs != self.logs:
-            content = {partition: asdict(log) for partition, log in logs.items()}
-            self._logs_file.write(self.disk, content)
+            self._logs_file.write(self.disk, logs)
             self.logs = dict(logs)
+
+    def add_logs(self, logs: dict[str, ListedLog]) -> None:
+        """List more logs."""
+        if logs:
+            self.list_logs({**self.logs, **logs})
+
+    def knows(self, partition: str) -> bool:
+        """Whether a log of the partition is listed here, or was found beside the list."""
+        return partition in self.logs or partition in self.unlisted
 
     def _read(self, file: MirroredFile, node_id: int) -> dict[str, Any]:
         try:
@@ -305,8 +313,7 @@ class DataDirectory:
 
     def adopt(self, partitions: Iterable[str]) -> None:
         """List logs that were found beside the list."""
-        adopted = {partition: self.unlisted.pop(partition) for partition in partitions}
-        self.list_logs({**self.logs, **adopted})
+        self.add_logs({partition: self.unlisted.pop(partition) for partition in partitions})
 
     def _finish_removals(self) -> None:
         """Delete what was moved to `removed/`: it was not wanted when it was moved."""

@@ -9,11 +9,10 @@ is read anew, until that succeeds. What a later release wrote waits for that rel
 another replica leads, and what was applied here can be read where that is safe.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 from quivermq.batches import KIB, Frame, Offset
 from quivermq.cluster import METADATA_PARTITION, node_of
@@ -27,12 +26,20 @@ from quivermq.errors import (
     Timeout,
     UnsupportedFormat,
 )
-from quivermq.log import Disk, Log, LogSettings, Owner
+from quivermq.log import Log, Owner
 from quivermq.node.ailments import lost_text, repair_text
 from quivermq.node.data_dir import PartitionName
-from quivermq.node.disk_work import Opened, open_log, read_state, waits_for_no_disk
+from quivermq.node.disk_work import (
+    Opened,
+    append_now,
+    open_log,
+    read_state,
+    waits_for_no_disk,
+    write_waiting,
+)
+from quivermq.node.replica_host import ReplicaHost
+from quivermq.node.results import Done, raise_refusal, result_future
 from quivermq.queue import LeaseManager
-from quivermq.raft import Dice
 from quivermq.replica import (
     Answer,
     DiskWork,
@@ -40,9 +47,9 @@ from quivermq.replica import (
     Effect,
     Mail,
     Persist,
+    Produced,
     Repair,
     Replica,
-    ReplicaSettings,
     ReplicaState,
     Result,
     Rouse,
@@ -68,32 +75,6 @@ _PACKED_IN_TURN_BYTES_MAX: Final = 256 * KIB
 _CAMPAIGN_TICKS: Final = frozenset({1, 2, 4, 7})
 _Input = ParamSpec("_Input")
 T = TypeVar("T")
-Done = Callable[[Result], None]
-
-
-class ReplicaHost(Protocol):
-    """The broker around a replica: implemented by `ReplicaScheduler`."""
-
-    disk: Disk
-    dice: Dice
-    replica_settings: ReplicaSettings
-    log_settings: LogSettings
-    writes_inline: bool
-
-    def now_ms(self) -> int: ...
-    def steady_ms(self) -> int: ...
-    def lapses(self) -> int: ...
-    def schedule(self, hosted: "HostedReplica") -> None: ...
-    def schedule_later(self, hosted: "HostedReplica") -> None: ...
-    def post(self, hosted: "HostedReplica", to: int, mail: Mail) -> None: ...
-    def write(
-        self, hosted: "HostedReplica", work: Callable[[], object], done: Callable[[object], None]
-    ) -> None: ...
-    def run_aside(self, work: Callable[[], object], done: Callable[[object], None]) -> None: ...
-    def call_later(self, delay_s: float, action: Callable[[], None]) -> None: ...
-    def leadership_changed(self, hosted: "HostedReplica") -> None: ...
-    def tell(self, hosted: "HostedReplica", kind: str, detail: str) -> None: ...
-    def failed(self, hosted: "HostedReplica") -> None: ...
 
 
 class HostedReplica:
@@ -130,6 +111,8 @@ class HostedReplica:
         self.is_scheduled = False
         self.was_serving = False
         self.leaderless_ticks = 0
+        self.patience_ticks = 0
+        """It does not stand for election for so long, though it has no leader."""
         self.after: Callable[[], None] | None = None
         """Called whenever something may have been applied."""
         self._tokens = 0
@@ -163,6 +146,48 @@ class HostedReplica:
                 self.schedule()
         return token
 
+    def produce_at_once(self, frame: Frame, done: Callable[[Produced], None]) -> bool:
+        """Store a batch in this very turn, where neither other replicas nor a disk are waited for;
+        `done` is called before readers are woken. False: nothing was done, `produce` it.
+
+        Raises the refusal.
+        """
+        if not self._may_write_at_once or not self._host.is_first_of_turn(self):
+            return False
+        live = self.replica.at_once
+        # A body that is not what it claims to be is its sender's mistake: no failure of this log.
+        stamped = None if live is None else live.stamp_at_once(frame, self._host.now_ms())
+        if live is None or stamped is None:
+            return False
+        try:
+            if not append_now(self.log, (stamped,), self.spans):
+                return False
+            stored = live.wrote_at_once(stamped)
+        except _FAILURES as error:
+            self._recover_from(error)
+            raise self._interrupted() from error
+        done(stored)
+        if self._readers:
+            self._wake_readers()
+        if self.after is not None:
+            self.after()
+        return True
+
+    @property
+    def _may_write_at_once(self) -> bool:
+        return self._host.writes_inline and not (self.trouble or self.is_closed or self.is_writing)
+
+    def _write_waiting(self) -> bool:
+        """Write at once all that was taken in; False if the replica failed."""
+        live = self.replica.at_once
+        try:
+            if live is not None:
+                write_waiting(live, self.log, self.spans)
+        except _FAILURES as error:
+            self._recover_from(error)
+            return False
+        return True
+
     def submit(self, done: Done, request: Callable[[Replica, int], None]) -> int:
         """Any other request: `request(replica, token)` makes it, and `done` is called once."""
         token = self._token(done)
@@ -172,10 +197,10 @@ class HostedReplica:
 
     async def call(self, request: Callable[[Replica, int], None]) -> Result:
         """The same, awaited; raises the refusal."""
-        future, done = _result_future()
+        future, done = result_future()
         token = self.submit(done, request)
         try:
-            return _raise_refusal(await future)
+            return raise_refusal(await future)
         finally:
             self.forget(token)
 
@@ -201,15 +226,23 @@ class HostedReplica:
         finally:
             if done is None:
                 self._host.schedule_later(self)
-            else:
+            elif not self._advance_at_once():
                 self.schedule()
         return result
 
+    def _advance_at_once(self) -> bool:
+        """Write what is waited for in this very turn, where no disk is waited for: the first of a
+        turn does not wait for others."""
+        is_first = self._may_write_at_once and self._host.is_first_of_turn(self)
+        if is_first:
+            self.advance()
+        return is_first
+
     async def commit_lease_ops(self, act: Callable[[LeaseManager], T]) -> T:
         """Let `act` use the lease manager; returns once all operations so far are committed."""
-        future, done = _result_future()
+        future, done = result_future()
         found = self.with_leases(act, done)
-        _raise_refusal(await future)
+        raise_refusal(await future)
         return found
 
     def forget(self, token: int) -> None:
@@ -233,7 +266,13 @@ class HostedReplica:
         if not (self.trouble or self.is_closed):
             replica = self.replica
             if replica.leader:
-                self.leaderless_ticks, self.is_heir = 0, False
+                self.leaderless_ticks, self.is_heir, self.patience_ticks = 0, False, 0
+            elif self.patience_ticks:
+                # No timeout runs meanwhile: who stands now has others to vote for it.
+                self.patience_ticks -= 1
+                if not self.patience_ticks:
+                    self.campaign()
+                return
             else:
                 self.leaderless_ticks += 1
             self._tick(replica, away)
@@ -264,13 +303,16 @@ class HostedReplica:
         if not (self.trouble or self.is_closed):
             self._step(self.replica.wake)
 
-    def succeed(self, heir: int) -> None:
-        """The leader's broker is silent for an election timeout. Others wait for the heir."""
+    def succeed(self, heir: int, turn: int = 0, turns: int = 0) -> None:
+        """The leader's broker is silent for an election timeout. Others wait for the heir, and
+        where very many lost their leader an heir waits for its turn, at one of the next ticks."""
         if not (self.trouble or self.is_closed):
             self._step(self.replica.lose_leader)
             self.is_heir = heir == self.member
             self.leaderless_ticks = 0
-            self.campaign()
+            self.patience_ticks = turn if self.is_heir else turns
+            if not self.patience_ticks:
+                self.campaign()
 
     def transfer_leader(self, target: int) -> None:
         if not (self.trouble or self.is_closed):
@@ -344,6 +386,8 @@ class HostedReplica:
         """Carry out everything that follows from the inputs since the last time."""
         self.is_scheduled = False
         if self.trouble or self.is_closed:
+            return
+        if self._may_write_at_once and not self._write_waiting():
             return
         if not self._carry_out():
             return
@@ -486,11 +530,14 @@ class HostedReplica:
     def _end_requests(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for done in waiting.values():
-            done(Timeout(f"{self.name} was interrupted: the outcome is unknown; try again"))
+            done(self._interrupted())
         self._wake_readers()
         if self.was_serving:
             self.was_serving = False
             self._host.leadership_changed(self)
+
+    def _interrupted(self) -> Timeout:
+        return Timeout(f"{self.name} was interrupted: the outcome is unknown; try again")
 
     @property
     def is_writing(self) -> bool:
@@ -557,7 +604,9 @@ class HostedReplica:
         """Begin again after the error that the replica or its disk work ended in, if that helps."""
         if isinstance(error, QuiverError):
             # What our own code broke is not asked for anything more.
-            self._hand_over()
+            with suppress(QuiverError, BrokenInvariant):
+                for effect in self.replica.hand_over():
+                    self._host.post(self, effect.to, effect.mail)
         if isinstance(error, UnsupportedFormat):
             # Again would end the same way. It goes on when a release is started that knows it.
             self._refusal = UnsupportedFormat(f"{self.name} stopped: {error}")
@@ -570,21 +619,6 @@ class HostedReplica:
             self._reopen(error)
         else:
             self._fail(f"it failed: {error!r}")
-
-    def _hand_over(self) -> None:
-        """Let the follower with the longest log stand for election, before an election timeout."""
-        replica = self.replica
-        others = [voter for voter in replica.configuration.voters if voter != self.member]
-        if not (replica.is_leader and others):
-            return
-        lags = {voter: replica.lag_of(voter) for voter in others}
-        known = {voter: lag for voter, lag in lags.items() if lag is not None}
-        with suppress(QuiverError, BrokenInvariant):
-            # Mail only: what this replica would write, it cannot be trusted with any more.
-            replica.transfer_leader(min(known, key=known.__getitem__, default=others[0]))
-            for effect in replica.take_effects():
-                if isinstance(effect, Send):
-                    self._host.post(self, effect.to, effect.mail)
 
     def _restart(self, error: QuiverError) -> None:
         """A replica anew on the same log, which knows its damage. One opened anew would not.
@@ -671,20 +705,3 @@ class HostedReplica:
         self._end_requests()
         self.schedule()
         self._host.failed(self)
-
-
-def _result_future() -> tuple[asyncio.Future[Result], Done]:
-    """A future, and the callback that sets it, unless the request was cancelled."""
-    future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-
-    def done(result: Result) -> None:
-        if not future.done():
-            future.set_result(result)
-
-    return future, done
-
-
-def _raise_refusal(result: Result) -> Result:
-    if isinstance(result, QuiverError):
-        raise result
-    return result

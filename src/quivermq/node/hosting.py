@@ -11,17 +11,19 @@ nothing.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
-from quivermq.cluster import View, epoch_of, partition_id
+from quivermq.cluster import Hosted, Topic, View, epoch_of, partition_id
 from quivermq.errors import BrokenInvariant, Corrupt, QuiverError, UnsupportedFormat
-from quivermq.log import Owner, name_logs, prepare_log
+from quivermq.log import NewLog, Owner, name_logs, prepare_log
 from quivermq.node.ailments import lost_text
 from quivermq.node.data_dir import DataDirectory, ListedLog, PartitionName
-from quivermq.node.disk_thread import DiskThread
-from quivermq.node.disk_work import Opened, open_log, read_state
+from quivermq.node.disk_thread import HELPERS_MAX, DiskThread
+from quivermq.node.disk_work import Opened, open_log, open_new, read_state
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.replica_scheduler import ReplicaScheduler
 from quivermq.replica import founding_checkpoint
@@ -29,6 +31,8 @@ from quivermq.replica import founding_checkpoint
 logger = logging.getLogger("quivermq.hosting")
 
 _OPEN_AT_ONCE: Final = 50
+_PREPARING: Final = HELPERS_MAX - 4
+"""So many logs are made at the same time."""
 
 
 class WantedReplica(NamedTuple):
@@ -59,6 +63,7 @@ class Hosting:
         self._disk_thread = disk_thread
         self._scheduler = scheduler
         self._lock = asyncio.Lock()
+        self._wanted_of: dict[str, tuple[Topic, dict[bytes, WantedReplica]]] = {}
         self.on_lost: Callable[[PartitionName, str], None] = lambda *_: None
         self.lost: dict[bytes, str] = {}
         """Replicas that should run here and cannot, with the reason. Each `reconcile` tries again:
@@ -67,7 +72,7 @@ class Hosting:
     async def reconcile(self, view: View) -> None:
         """Remove what is not wanted, then make and open what is and does not run."""
         async with self._lock:
-            wanted = {want.partition_id: want for want in self._wanted(view)}
+            wanted = self._wanted(view)
             if self._is_current(view):
                 await self._remove_all_but(wanted)
             else:
@@ -86,14 +91,26 @@ class Hosting:
         known = view.brokers.get(self._node_id)
         return known is not None and self._directory.identity.is_that_of(known)
 
-    def _wanted(self, view: View) -> Iterator[WantedReplica]:
-        for topic, partition, placement, member in view.hosted(self._node_id):
-            name = PartitionName(topic.name, partition)
-            preferred = placement.replicas[0]
-            hosted = partition_id(topic.id, partition)
-            yield WantedReplica(
-                hosted, name, member, placement.founders, preferred, placement.start
+    def _wanted(self, view: View) -> dict[bytes, WantedReplica]:
+        """Those of a topic are made once, until it changes: there may be thousands of others."""
+        known, self._wanted_of = self._wanted_of, {}
+        wanted: dict[bytes, WantedReplica] = {}
+        for name, topic in view.topics.items():
+            found = known.get(name)
+            if found is None or found[0] is not topic:
+                found = topic, self._wanted_in(view.hosted_of(topic, self._node_id))
+            self._wanted_of[name] = found
+            wanted.update(found[1])
+        return wanted
+
+    def _wanted_in(self, hosted: Iterable[Hosted]) -> dict[bytes, WantedReplica]:
+        wanted = {}
+        for topic, partition, placement, member in hosted:
+            key, name = partition_id(topic.id, partition), PartitionName(topic.name, partition)
+            wanted[key] = WantedReplica(
+                key, name, member, placement.founders, placement.replicas[0], placement.start
             )
+        return wanted
 
     async def open_replica(self, want: WantedReplica) -> HostedReplica:
         """Open or make one log, and run it; raises if it cannot be."""
@@ -144,8 +161,12 @@ class Hosting:
         if not batch:
             return
         await self._remove_other_members(batch)
-        logs = await self._disk_thread.run(lambda: self._logs_of(batch))
+        thread = self._disk_thread
+        unmade = await thread.run(lambda: self._unmade(batch))
+        made = await self._prepare_aside(unmade)
+        logs = await thread.run(lambda: self._open_all(batch, made))
         for want, log in zip(batch, logs, strict=True):
+            await asyncio.sleep(0)
             if isinstance(log, QuiverError):
                 self._lose(want, str(log))
                 continue
@@ -158,6 +179,24 @@ class Hosting:
                 continue
             self.lost.pop(want.partition_id, None)
             self._scheduler.add(hosted)
+
+    async def _prepare_aside(self, unmade: list[WantedReplica]) -> list[NewLog]:
+        """Beside the disk thread: these are many syncs, and no other partition is to wait for them.
+        Also who is cancelled waits for the end: nothing may be prepared twice at the same time."""
+        if not unmade:
+            return []
+        preparing = asyncio.ensure_future(
+            self._disk_thread.aside(lambda: self._prepare_all(unmade))
+        )
+        try:
+            made = await asyncio.shield(preparing)
+        except asyncio.CancelledError:
+            await asyncio.wait([preparing])
+            raise
+        failed = [new for new in made if isinstance(new, QuiverError)]
+        if failed:
+            raise failed[0]
+        return [new for new in made if isinstance(new, NewLog)]
 
     def _lose(self, want: WantedReplica, reason: str) -> None:
         if self.lost.get(want.partition_id) != reason:
@@ -178,32 +217,55 @@ class Hosting:
     async def _remove_other_members(self, batch: list[WantedReplica]) -> None:
         """Remove logs of other members: they must not speak for the member that is wanted."""
         directory = self._directory
-        known = {**directory.unlisted, **directory.logs}
         other = [
             want.partition_id.hex()
             for want in batch
-            if want.partition_id.hex() in known and not self.is_made(want.partition_id, want.member)
+            if directory.knows(want.partition_id.hex())
+            and not self.is_made(want.partition_id, want.member)
         ]
         await self._remove_logs(other)
 
-    def _logs_of(self, batch: list[WantedReplica]) -> list[Opened | QuiverError]:
-        """In the disk thread."""
+    def _unmade(self, batch: list[WantedReplica]) -> list[WantedReplica]:
+        """Those whose logs have to be made. In the disk thread."""
         directory = self._directory
         unknown = [want for want in batch if want.partition_id.hex() not in directory.logs]
         for want in unknown:
             if directory.disk.is_folder(want.name.folder):
                 directory.look_into(want.name.folder)
         directory.adopt(want.partition_id.hex() for want in unknown if self._is_in_place(want))
-        self._make(
-            [
-                want
-                for want in unknown
-                if want.partition_id.hex() not in {**directory.logs, **directory.unlisted}
-                and not directory.disk.is_folder(want.name.folder)
-                and not self._was_elsewhere(want)
-            ]
+        return [
+            want
+            for want in unknown
+            if not directory.knows(want.partition_id.hex())
+            and not directory.disk.is_folder(want.name.folder)
+            and not self._was_elsewhere(want)
+        ]
+
+    def _prepare_all(self, unmade: list[WantedReplica]) -> list[NewLog | QuiverError]:
+        """Each file is synced by itself: others on this machine may keep its disks busy. Some
+        helpers stay free, for what the disk thread has in hand."""
+        waiting, made = deque(enumerate(unmade)), dict[int, NewLog | QuiverError]()
+
+        def prepare(_: int) -> None:
+            with suppress(IndexError):
+                while True:
+                    number, want = waiting.popleft()
+                    made[number] = self._prepare(want)
+
+        self._disk_thread.together(prepare, range(_PREPARING))
+        return [made[number] for number in range(len(unmade))]
+
+    def _open_all(
+        self, batch: list[WantedReplica], prepared: list[NewLog]
+    ) -> list[Opened | QuiverError]:
+        """Name and list what was made, and open all. In the disk thread."""
+        directory = self._directory
+        name_logs(directory.disk, [new.folder for new in prepared])
+        directory.add_logs(
+            {new.state.log_id.hex(): ListedLog(new.folder, new.state.member) for new in prepared}
         )
-        return self._disk_thread.together(self._open, batch)
+        made = {new.state.log_id: new for new in prepared}
+        return self._disk_thread.together(lambda want: self._open(want, made), batch)
 
     def _is_in_place(self, want: WantedReplica) -> bool:
         """Whether its log is where it belongs, though no list names it."""
@@ -215,27 +277,26 @@ class Hosting:
         own = self._directory.identity.member
         return own != 0 and epoch_of(want.member) < epoch_of(own)
 
-    def _make(self, fresh: list[WantedReplica]) -> None:
-        """Each file is synced by itself: others on this machine may keep its disks busy."""
-        directory = self._directory
-        self._disk_thread.together(self._prepare, fresh)
-        name_logs(directory.disk, [want.name.folder for want in fresh])
-        made = {want.partition_id.hex(): ListedLog(want.name.folder, want.member) for want in fresh}
-        directory.list_logs({**directory.logs, **made})
-
-    def _prepare(self, want: WantedReplica) -> None:
+    def _prepare(self, want: WantedReplica) -> NewLog | QuiverError:
         is_founder = want.member in want.founders
         founding = founding_checkpoint(want.founders, want.start) if is_founder else None
         owner = Owner(want.partition_id, want.member)
         disk, settings = self._directory.disk, self._scheduler.log_settings
-        prepare_log(disk, want.name.folder, owner, settings, founding)
-
-    def _open(self, want: WantedReplica) -> Opened | QuiverError:
-        folder, settings = want.name.folder, self._scheduler.log_settings
-        owner = Owner(want.partition_id, want.member)
         try:
+            return prepare_log(disk, want.name.folder, owner, settings, founding)
+        except QuiverError as error:
+            # Told at the end, when none of the others is under way any more.
+            return error
+
+    def _open(self, want: WantedReplica, made: dict[bytes, NewLog]) -> Opened | QuiverError:
+        """Its log; one that was made right now is known without a look at it."""
+        disk, settings = self._scheduler.disk, self._scheduler.log_settings
+        owner, new = Owner(want.partition_id, want.member), made.get(want.partition_id)
+        try:
+            if new is not None:
+                return open_new(disk, settings, new)
             self._check_place(want)
-            found = read_state(open_log(self._scheduler.disk, folder, settings, owner))
+            found = read_state(open_log(disk, want.name.folder, settings, owner))
         except Exception as error:
             # One log that cannot be opened must not keep the others closed.
             if not isinstance(error, QuiverError):

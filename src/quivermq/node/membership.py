@@ -34,11 +34,11 @@ from quivermq.errors import (
     Corrupt,
     Forbidden,
     QuiverError,
-    StorageFailed,
     Unauthenticated,
     UnsupportedFormat,
 )
 from quivermq.node.data_dir import DataDirectory, PartitionName
+from quivermq.node.disk_thread import DiskThread
 from quivermq.node.forwarding import Forwarding
 from quivermq.node.hosting import Hosting, WantedReplica
 from quivermq.node.metadata import Metadata
@@ -79,6 +79,7 @@ class Membership:
 
     settings: BrokerSettings
     directory: DataDirectory
+    disk_thread: DiskThread
     metadata: Metadata
     hosting: Hosting
     links: PeerLinks
@@ -100,6 +101,8 @@ class Membership:
     _reported: str = ""
     _attempts: int = 0
     """At registering; they are reported now and then."""
+    _level_to_be: int = 0
+    """The feature level that is being noted."""
 
     # Starting.
 
@@ -145,17 +148,36 @@ class Membership:
         return self.directory.identity.level
 
     def learn_level(self) -> None:
-        """The catalog may say another level than the directory."""
-        cluster = self.metadata.view.cluster
-        if cluster is not None and cluster.level > self.level:
-            try:
-                self.directory.learn_level(cluster.level, cluster.release)
-            except (StorageFailed, OSError):
-                # It goes on at the old one, which all can read, until the next change.
-                logger.exception("feature level %d cannot be noted", cluster.level)
-            else:
-                logger.info("node %d is at feature level %d", self.node_id, cluster.level)
+        """The catalog may say another level than the directory. Until the disk has it, this broker
+        goes on at the old one, which all can read."""
         self.metadata.level = self.level
+        cluster, directory = self.metadata.view.cluster, self.directory
+        if cluster is None or cluster.level <= max(self.level, self._level_to_be):
+            return
+        level, release = cluster.level, cluster.release
+        self._level_to_be = level
+
+        def learned(result: object) -> None:
+            self._level_to_be = 0
+            self.metadata.level = self.level
+            if isinstance(result, BaseException):
+                # It is tried again with the next change.
+                logger.error("feature level %d cannot be noted", level, exc_info=result)
+            else:
+                logger.info("node %d is at feature level %d", self.node_id, level)
+
+        self.disk_thread.submit(lambda: directory.learn_level(level, release), learned)
+
+    async def level_noted(self) -> None:
+        """Return when the disk has the level that the catalog tells here, or did not take it."""
+        self.learn_level()
+        # The disk thread does its work in order.
+        await self.disk_thread.run(lambda: None)
+
+    async def _settle(self, cluster_id: str, member: int) -> None:
+        """Two copies are synced one after the other, which takes long where the disk is busy: so
+        not on the event loop."""
+        await self.disk_thread.run(lambda: self.directory.settle(cluster_id, member))
 
     @property
     def is_current(self) -> bool:
@@ -167,7 +189,7 @@ class Membership:
         first = bool(founders) and member == founders[0]
         want = WantedReplica(METADATA_PARTITION, METADATA_NAME, member, founders, first)
         hosted = await self.hosting.open_replica(want)
-        self.directory.settle(self.directory.identity.cluster_id, member)
+        await self._settle(self.directory.identity.cluster_id, member)
         # What is known to be committed, at once: others are judged by it.
         hosted.advance()
         self.metadata.run_on(hosted)
@@ -219,7 +241,7 @@ class Membership:
         identity = self.directory.identity
         if registered.member != identity.member:
             await self._become(registered.member)
-        self.directory.settle(registered.cluster_id, registered.member)
+        await self._settle(registered.cluster_id, registered.member)
         for broker in registered.brokers:
             if broker.id != self.node_id:
                 self.links.know(broker.id, broker.peer_address)
@@ -314,7 +336,7 @@ class Membership:
         The number first: a member that is found without its log counts as lost.
         """
         self.metadata.stop()
-        self.directory.settle("", 0)
+        await self._settle("", 0)
         await self.hosting.remove_replica(METADATA_PARTITION)
 
     async def _become(self, member: int) -> None:

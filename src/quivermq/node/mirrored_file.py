@@ -8,6 +8,8 @@ what it read. A copy counts as intact only if it is byte for byte what this buil
 """
 
 import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, Final, NamedTuple
 
 from crc32c import crc32c
@@ -15,6 +17,7 @@ from crc32c import crc32c
 from quivermq.errors import Corrupt, UnsupportedFormat
 from quivermq.log import Disk, Unreadable
 
+Json = dict[str, Any]
 VERSION: Final = 1
 BYTES_MAX: Final = 1 << 30
 """Of a file that is read: a list of a million logs fits."""
@@ -22,7 +25,7 @@ BYTES_MAX: Final = 1 << 30
 
 class _Copy(NamedTuple):
     serial: int
-    content: dict[str, Any]
+    content: Json
 
 
 class MirroredFile:
@@ -32,6 +35,7 @@ class MirroredFile:
         self._kind = name
         self.names = (f"{name}.json", f"{name}.copy.json")
         self._serial = 0
+        self._encoder = _Encoder()
         self.is_even = True
         """Whether both copies were intact and the same when they were read."""
 
@@ -40,7 +44,7 @@ class MirroredFile:
         present = disk.names("")
         return any(name in present for name in self.names)
 
-    def read(self, disk: Disk) -> tuple[dict[str, Any], list[str]]:
+    def read(self, disk: Disk) -> tuple[Json, list[str]]:
         """The content, and what is wrong with one copy, if anything is; `Corrupt` if none is
         intact."""
         copies = [self._read_copy(disk, name) for name in self.names]
@@ -62,11 +66,11 @@ class MirroredFile:
         self.is_even = copies[0] == copies[1]
         return newest.content, problems
 
-    def write(self, disk: Disk, content: dict[str, Any]) -> None:
-        """Replace the content; durable when this returns."""
+    def write(self, disk: Disk, content: Mapping[str, object]) -> None:
+        """Replace the content, whose values may be dataclasses; durable when this returns."""
         self._serial += 1
         self.is_even = True
-        data = _encoded(self._kind, VERSION, self._serial, content)
+        data = self._encoder.encode(self._kind, VERSION, self._serial, content)
         for name in self.names:
             temporary = f"{name}.tmp"
             file = disk.create(temporary)
@@ -126,3 +130,44 @@ def _encoded(kind: object, version: object, serial: object, content: object) -> 
         "content": content,
     }
     return json.dumps(outer, indent=1).encode()
+
+
+class _Encoder:
+    """Encodes contents as `_encoded` does. A value that is the same object as last time is not
+    encoded again: a list of ten thousand logs is written anew for each that is made."""
+
+    def __init__(self) -> None:
+        self._items: dict[str, tuple[object, str, str]] = {}
+        """By key: the value, and the item as it is summed and as it is written."""
+
+    def encode(
+        self, kind: object, version: object, serial: object, content: Mapping[str, object]
+    ) -> bytes:
+        known = self._items
+        self._items = items = {
+            key: item
+            if (item := known.get(key)) is not None and item[0] is value
+            else _item(key, value)
+            for key, value in content.items()
+        }
+        head = json.dumps([kind, version, serial], sort_keys=True).removesuffix("]")
+        summed = ", ".join([items[key][1] for key in sorted(items)])
+        outer = {
+            "kind": kind,
+            "version": version,
+            "serial": serial,
+            "checksum": f"{crc32c(f'{head}, {{{summed}}}]'.encode()):08x}",
+            "content": {},
+        }
+        text = json.dumps(outer, indent=1)
+        if items:
+            written = ",\n".join([item[2] for item in items.values()])
+            text = text.removesuffix("{}\n}") + "{\n" + written + "\n }\n}"
+        return text.encode()
+
+
+def _item(key: str, value: object) -> tuple[object, str, str]:
+    name = json.dumps(key)
+    summed = json.dumps(value, sort_keys=True, default=asdict)
+    written = json.dumps(value, indent=1, default=asdict).replace("\n", "\n  ")
+    return value, f"{name}: {summed}", f"  {name}: {written}"

@@ -38,6 +38,9 @@ _HELD_BACK_BYTES_MAX: Final = 64 * MIB
 """Copies that wait until their bytes are due."""
 _RATE_TICKS: Final = 10
 """Of which the rate of what is new is the mean, the last ones more than others."""
+_HEIRS_A_TICK: Final = 100
+"""An election takes each broker about a millisecond, and a few fsyncs. Of thousands at once most
+would outlast their timeouts, and be held again."""
 _GATHER_S: Final = 0.005
 """A lease and the acknowledgement of what takes less than this are one entry, and one fsync."""
 
@@ -76,6 +79,7 @@ class ReplicaScheduler:
         self._scheduled: list[HostedReplica] = []
         self._scheduled_later: dict[HostedReplica, None] = {}
         self._is_pass_due = False
+        self._asked_in_turn: set[HostedReplica] = set()
         self._incarnations = 0
         self.silent_nodes: frozenset[int] = frozenset()
         """Other brokers that were not heard for an election timeout, as of the last tick."""
@@ -129,6 +133,16 @@ class ReplicaScheduler:
         self._scheduled.append(hosted)
         self._awake[hosted] = None
         self._run_soon()
+
+    def is_first_of_turn(self, hosted: HostedReplica) -> bool:
+        """Whether it is asked for the first time in this turn of the event loop. What comes with
+        others in one turn is better written together."""
+        if not self._asked_in_turn:
+            self._loop.call_soon(self._asked_in_turn.clear)
+        elif hosted in self._asked_in_turn:
+            return False
+        self._asked_in_turn.add(hosted)
+        return True
 
     def schedule_later(self, hosted: HostedReplica) -> None:
         """It has something that no request waits for: most likely there is more in a moment."""
@@ -304,13 +318,16 @@ class ReplicaScheduler:
         """A broker is silent: wake the replicas that cannot do without it. Where it led, one of
         those left stands for election, before the timeouts of all come at the same time."""
         silent = {node} if self.links is None else self.links.silent_nodes | {node}
+        heirs: dict[HostedReplica, int] = {}
         for hosted in self.replicas.values():
             replica = hosted.replica
             away = _members_on(replica, silent)
             if replica.leader in away:
-                hosted.succeed(_heir(hosted, away))
+                heirs[hosted] = _heir(hosted, away)
             elif replica.is_asleep and replica.misses(away):
                 hosted.wake()
+        for number, (hosted, heir) in enumerate(heirs.items()):
+            hosted.succeed(heir, number // _HEIRS_A_TICK, len(heirs) // _HEIRS_A_TICK)
 
 
 def _heir(hosted: HostedReplica, away: Collection[int]) -> int:

@@ -6,6 +6,7 @@ A request that another broker must answer is forwarded, unless the client follow
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from quivermq.batches import Frame
@@ -35,10 +36,36 @@ Answer = tuple[proto.Response, Sequence[Frame]]
 Handler = Callable[[proto.Request], Awaitable[proto.Response | Answer]]
 StoreHandler = Callable[[proto.Request, Sequence[Frame]], Awaitable[proto.Response]]
 """Of a request that brings batches."""
-Straight = Callable[[proto.Request, Finished], bool]
-"""Of a request that most often needs no task: False if it does, and nothing was done for it."""
+
+
 Room = Callable[[int], Awaitable[None]]
 """Waits until the client can take an answer of so many bytes."""
+
+
+class AnswerRoom(Protocol):
+    """Room for the answer to one request: a `Room` that also tells how much there is."""
+
+    def __call__(self, size: int, /) -> Awaitable[None]: ...
+
+    def fits(self, size: int) -> bool:
+        """Whether the client can take an answer of so many bytes at this moment."""
+
+    def reserve(self, size: int) -> None:
+        """Promise room that was found to fit in this turn of the event loop."""
+
+
+class Cancellable(Protocol):
+    """What works on a request, or waits for it."""
+
+    def cancel(self) -> object:
+        """End it: there is no answer."""
+
+
+GoOn = Callable[[Callable[[], Awaitable[Answer]]], Cancellable]
+"""Answers a request with a task after all: with what that gives."""
+Straight = Callable[[proto.Request, Finished, AnswerRoom, GoOn], Cancellable | bool]
+"""Of a request that most often needs no task. False: it does, and nothing was done for it. True: it
+is answered, or will be soon. Or what waits for something."""
 
 
 class Bulky(NamedTuple):
@@ -82,8 +109,18 @@ def _charged(reply: Reply, allowance: Allowance) -> Reply:
     return count_and_reply
 
 
-async def any_room(size: int) -> None:
+class _AnyRoom:
     """For a caller that has one request open, and waits for its answer."""
+
+    async def __call__(self, size: int, /) -> None: ...
+
+    def fits(self, size: int) -> bool:  # noqa: ARG002
+        return True
+
+    def reserve(self, size: int) -> None: ...
+
+
+any_room: Final = _AnyRoom()
 
 
 class Service:
@@ -143,12 +180,12 @@ class Service:
         request: proto.Request,
         frames: list[Frame],
         reply: Reply,
-        room: Room = any_room,
+        room: AnswerRoom = any_room,
         caller: Caller | None = None,
-    ) -> asyncio.Task[None] | None:
+    ) -> Cancellable | None:
         """Answer a request: `reply` is called once, maybe at once.
 
-        Returns a task that may be cancelled, if there is one: then there is no reply.
+        Returns what may be cancelled, if there is anything: then there is no reply.
         """
         self._counters.requests += 1
         if self._is_closed:
@@ -180,22 +217,21 @@ class Service:
         if straight is not None and (access is None or access.allows(caller, request)):
             # Others have it passed on, if this broker turns out not to lead.
             is_final = request.direct or request.forwarded
-            if (
-                is_final
-                and not self._has_left()
-                and straight(request, self._finish(request, reply))
-            ):
-                return None
+            if is_final and not self._has_left():
+                go_on = partial(self._go_on, request, reply, caller)
+                begun = straight(request, self._finish(request, reply), room, go_on)
+                if begun:
+                    return None if begun is True else begun
         return self._spawn(request, frames, reply, room, caller)
 
     def _finish(self, request: proto.Request, reply: Reply) -> Finished:
         """The reply of a request that has no task."""
 
-        def finished(result: proto.Response | QuiverError) -> None:
+        def finished(result: proto.Response | QuiverError, frames: Sequence[Frame] = ()) -> None:
             if isinstance(result, QuiverError):
                 result = self.refusal(result)
             result.id = request.id
-            reply(result, ())
+            reply(result, frames)
 
         return finished
 
@@ -206,7 +242,7 @@ class Service:
         reply: Reply,
         room: Room,
         caller: Caller | None,
-    ) -> asyncio.Task[None] | None:
+    ) -> Cancellable | None:
         finished = self._finish(request, reply)
         try:
             wait_s = request.timeout_ms / 1000 or self._timeout_s
@@ -229,7 +265,20 @@ class Service:
         room: Room,
         caller: Caller | None,
     ) -> asyncio.Task[None]:
-        task = asyncio.create_task(self._answer(request, frames, reply, room, caller))
+        async def work() -> Answer:
+            await room(0)
+            return await self._call_checked(request, frames, room, caller)
+
+        return self._go_on(request, reply, caller, work)
+
+    def _go_on(
+        self,
+        request: proto.Request,
+        reply: Reply,
+        caller: Caller | None,
+        work: Callable[[], Awaitable[Answer]],
+    ) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._answer(request, reply, work))
         self._tasks[task] = request, caller
         task.add_done_callback(self._tasks.pop)
         return task
@@ -243,17 +292,11 @@ class Service:
         return Work(request.id, caller.connection if caller is not None else "")
 
     async def _answer(
-        self,
-        request: proto.Request,
-        frames: list[Frame],
-        reply: Reply,
-        room: Room,
-        caller: Caller | None,
+        self, request: proto.Request, reply: Reply, work: Callable[[], Awaitable[Answer]]
     ) -> None:
         sent: Sequence[Frame] = ()
         try:
-            await room(0)
-            response, sent = await self._call_checked(request, frames, room, caller)
+            response, sent = await work()
         except QuiverError as error:
             response = self.refusal(error)
         except Exception as error:
@@ -386,7 +429,7 @@ class Service:
     ) -> proto.Response:
         future: asyncio.Future[proto.Response] = asyncio.get_running_loop().create_future()
 
-        def finished(result: proto.Response | QuiverError) -> None:
+        def finished(result: proto.Response | QuiverError, _: Sequence[Frame] = ()) -> None:
             if future.done():
                 return
             if isinstance(result, QuiverError):

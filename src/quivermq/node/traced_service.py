@@ -4,17 +4,30 @@ A service of its own kind, so that a broker that does not trace does nothing for
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quivermq.batches import Frame
 from quivermq.errors import QuiverError
 from quivermq.node.callers import BROKER, Caller
-from quivermq.node.service import Answer, Reply, Room, Service, any_room
+from quivermq.node.service import Answer, AnswerRoom, Cancellable, Reply, Room, Service, any_room
 from quivermq.wire import proto
 
 if TYPE_CHECKING:
     from quivermq.tracing import BrokerTracer
+
+
+class _TracedWork:
+    """Work that waits without a task: its span ends with it."""
+
+    def __init__(self, work: Cancellable, abandon: Callable[[], None]) -> None:
+        self._work = work
+        self._abandon = abandon
+
+    def cancel(self) -> None:
+        """End it: there is no answer."""
+        self._work.cancel()
+        self._abandon()
 
 
 class TracedService(Service):
@@ -29,9 +42,9 @@ class TracedService(Service):
         request: proto.Request,
         frames: list[Frame],
         reply: Reply,
-        room: Room = any_room,
+        room: AnswerRoom = any_room,
         caller: Caller | None = None,
-    ) -> asyncio.Task[None] | None:
+    ) -> Cancellable | None:
         """Answer a request; its span ends before the reply leaves."""
         span = self._tracer.begin(request, frames) if caller is not BROKER else None
         if span is None:
@@ -41,10 +54,11 @@ class TracedService(Service):
             span.answer(response)
             reply(response, sent)
 
-        task = super().submit(request, frames, end_and_reply, room, caller)
-        if task is not None:
-            task.add_done_callback(lambda _: span.abandon())
-        return task
+        work = super().submit(request, frames, end_and_reply, room, caller)
+        if isinstance(work, asyncio.Task):
+            work.add_done_callback(lambda _: span.abandon())
+            return work
+        return None if work is None else _TracedWork(work, span.abandon)
 
     async def call(
         self,

@@ -29,7 +29,7 @@ from quivermq.queue.partition import (
     restored_producers_command,
     settings_command,
 )
-from quivermq.queue.pieces import Piece
+from quivermq.queue.pieces import Piece, messages_in
 from quivermq.queue.producers import (
     PRODUCERS_MAX,
     PRODUCERS_MIN,
@@ -75,6 +75,7 @@ __all__ = [
     "check_restored",
     "check_sequence",
     "groups_command",
+    "messages_in",
     "restored_groups_command",
     "restored_producers_command",
     "settings_command",

@@ -198,6 +198,11 @@ class EntryLog:
         del self.tail[: position + 1]
         self.tail_start = index + 1
 
+    def extend_applied(self, index: int) -> None:
+        """Entries up to `index` were written and applied without ever being in the tail."""
+        self.tail_start = self.handed = index + 1
+        self.committed = self.applying = self.applied = index
+
     def snapshot_stored(self, index: int) -> None:
         if self.incoming and self.incoming.index == index:
             self.incoming = None

@@ -197,6 +197,23 @@ class RawNode:
         )
         step(self.replica, stored)
 
+    @property
+    def is_alone_and_idle(self) -> bool:
+        """Whether, beside `is_alone`, all that there is was written and applied.
+
+        What is written next is then committed and applied in one step: `wrote_alone`.
+        """
+        log = self.replica.log
+        return log.applied == log.last_index and self.is_alone
+
+    def wrote_alone(self, index: int) -> None:
+        """The entries up to `index` were written while `is_alone_and_idle`, and are applied: what
+        `append_alone` and `stored_alone` come to, in one step."""
+        replica = self.replica
+        replica.log.extend_applied(index)
+        replica.progress[replica.id].acknowledged(index)
+        self._hard_state = replica.hard_state
+
     def campaign(self) -> None:
         """Stand for election now, without waiting for a timeout."""
         candidate.campaign(self.replica)

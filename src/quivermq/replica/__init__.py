@@ -28,6 +28,7 @@ from quivermq.replica.effects import (
     TransferEnded,
     Wake,
 )
+from quivermq.replica.member import Member
 from quivermq.replica.replica import Replica
 from quivermq.replica.settings import ReplicaSettings
 from quivermq.replica.state import ReplicaState
@@ -54,6 +55,7 @@ __all__ = [
     "EntriesReply",
     "EntriesRequest",
     "Mail",
+    "Member",
     "Offer",
     "Persist",
     "Produced",

@@ -159,6 +159,64 @@ class Member:
             if known is not None:
                 self._answer(token, known)
 
+    # At once: where this member is the only one, and no write waits for the disk.
+
+    def stamp_at_once(self, frame: Frame, now_ms: int) -> Frame | None:
+        """A batch as it goes into the log next, if it may be written right now; `wrote_at_once` has
+        to follow when it is, and nothing may come in between.
+
+        None: it has to wait for something, or was stored before. Raises the refusal.
+        """
+        proposals = self._proposals
+        if proposals is None or proposals.has_waiting_batches or not self._writes_at_once:
+            return None
+        if not self._log.has_room_for(len(frame)) or not proposals.check(frame):
+            return None
+        replica = self.core.replica
+        return proposals.stamp(frame, replica.term, Index(replica.log.last_index + 1), now_ms)
+
+    def wrote_at_once(self, frame: Frame) -> Produced:
+        """A batch is in the log: that commits it. Apply it."""
+        header = frame.header
+        if self._proposals is not None:
+            self._proposals.follow(header)
+        self._follow(header.index)
+        self.partition.apply(frame)
+        return Produced(header.base_offset, header.count, header.timestamp_ms, is_repeat=False)
+
+    def stamp_waiting_at_once(self) -> list[Frame]:
+        """The same for all that was taken in, which `wrote_waiting` finishes."""
+        proposals = self._proposals
+        if proposals is None or not proposals.has_waiting or not self._writes_at_once:
+            return []
+        if not self._log.has_room_for(proposals.waiting_bytes):
+            return []
+        replica = self.core.replica
+        return proposals.stamp_waiting(replica.term, Index(replica.log.last_index + 1))
+
+    def wrote_waiting(self, frames: Sequence[Frame]) -> None:
+        """They are in the log: that commits them. Apply and answer them."""
+        before = self.partition.next_offset
+        self._follow(frames[-1].header.index)
+        for frame in frames:
+            has_effect = self.partition.apply(frame)
+            self._answer_proposal(frame.header, has_effect=has_effect)
+        if self.partition.next_offset > before:
+            self._out.append(Wake(self.partition.next_offset))
+
+    def write_later(self, frames: Sequence[Frame]) -> None:
+        """They could not be written: hand them out as work that is tried again."""
+        self._persist(self.core.append_alone(frames, forced=True))
+
+    @property
+    def _writes_at_once(self) -> bool:
+        """Whether what is written is committed by that: nothing else is under way."""
+        return not (self._writes.is_busy or self._unapplied) and self.core.is_alone_and_idle
+
+    def _follow(self, index: Index) -> None:
+        self._writes.follow(self._log.edge)
+        self.core.wrote_alone(index)
+
     def restore(self, token: Token, frame: Frame) -> None:
         try:
             known = self._proposal_queue().admit_restored(token, frame)
@@ -410,6 +468,9 @@ class Member:
         token = self._changes.take_displaced(entry.index)
         if token is not None:
             self._answer(token, Overloaded("another membership change is under way; try again"))
+        self._answer_proposal(header, has_effect=has_effect)
+
+    def _answer_proposal(self, header: Header, *, has_effect: bool) -> None:
         if self._proposals is None:
             return
         result: Result = Changed() if has_effect else catalog_changed()

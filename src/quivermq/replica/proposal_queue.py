@@ -38,6 +38,10 @@ class PendingProposal:
     now_ms: int
     tokens: list[Token]
 
+    @property
+    def entry_bytes(self) -> int:
+        return len(self.frame)
+
 
 @dataclass(slots=True)
 class GatheredOps(PendingProposal):
@@ -54,6 +58,11 @@ class GatheredOps(PendingProposal):
     def is_full(self) -> bool:
         """Whether nothing can join any more."""
         return self.size > _GATHERED_BYTES_MAX or bool(self.frame.body)
+
+    @property
+    def entry_bytes(self) -> int:
+        """At most, as long as others can join."""
+        return len(self.frame) + self.size + 2 * len(self.operations) + 3
 
     def seal(self) -> None:
         self.frame = Frame.of(FrameKind.COMMAND, groups_command(self.operations))
@@ -165,20 +174,28 @@ class ProposalQueue:
         Raises the refusal, if there is one.
         """
         header = frame.header
+        if not self.check(frame):
+            return self._repeat(token, header)
+        pending = self._wait(token, frame, now_ms)
+        if header.producer_id:
+            self._flight_of(header).add(pending)
+        return None
+
+    def check(self, frame: Frame) -> bool:
+        """Whether a batch may be stored; False if it was before. Raises the refusal, if there is
+        one."""
+        header = frame.header
         if header.kind != FrameKind.DATA:
             raise InvalidRequest("only batches of messages can be produced")
         if header.producer_id and not self._comes_next(header):
-            return self._repeat(token, header)
+            return False
         self._check_room()
         if header.not_before_ms and not self._partition.priority_index.takes_delayed:
             raise Overloaded("too many delayed batches wait in this partition; try again later")
         self._check_state(header)
         # A body that is not what its header says would be a riddle to every consumer.
         check_batch(frame, self._settings.limits)
-        pending = self._wait(token, frame, now_ms)
-        if header.producer_id:
-            self._flight_of(header).add(pending)
-        return None
+        return True
 
     def admit_restored(self, token: Token, frame: Frame) -> Produced | None:
         """Take in a batch of a backup, or a command that restores; answers at once if the batch
@@ -287,18 +304,26 @@ class ProposalQueue:
             size += len(pending.frame)
             if frames and size > self._settings.message_bytes_max:
                 break
-            frame = pending.frame.stamped(
-                term=term,
-                index=Index(index + number),
-                base_offset=self._next_offset,
-                timestamp_ms=min(max(pending.now_ms, self._timestamp_ms), TIMESTAMP_MS_MAX),
-            )
-            self._next_offset = frame.header.next_offset
-            self._timestamp_ms = frame.header.timestamp_ms
+            frame = self.stamp(pending.frame, term, Index(index + number), pending.now_ms)
+            self.follow(frame.header)
             self._proposed[frame.header.index] = pending
             frames.append(frame)
         del self._waiting[: len(frames)]
         return frames
+
+    def stamp(self, frame: Frame, term: int, index: Index, now_ms: int) -> Frame:
+        """A batch as it goes into the log next; `follow` it once it does."""
+        return frame.stamped(
+            term=term,
+            index=index,
+            base_offset=self._next_offset,
+            timestamp_ms=min(max(now_ms, self._timestamp_ms), TIMESTAMP_MS_MAX),
+        )
+
+    def follow(self, header: Header) -> None:
+        """This entry is in the log: what is stamped next follows it."""
+        self._next_offset = header.next_offset
+        self._timestamp_ms = header.timestamp_ms
 
     def refuse_batches(self, frames: list[Frame]) -> list[Token]:
         """The core has no room for what was just stamped: as if the batches in it, and all that
@@ -370,6 +395,16 @@ class ProposalQueue:
     @property
     def has_waiting(self) -> bool:
         return bool(self._waiting)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """How much room what waits takes in the log, at most."""
+        return sum([pending.entry_bytes for pending in self._waiting])
+
+    @property
+    def has_waiting_batches(self) -> bool:
+        """Whether anything waits that is not of leases: what comes must not overtake it."""
+        return bool(self._waiting) and not self.is_of_leases_only
 
     @property
     def is_busy(self) -> bool:

@@ -298,6 +298,11 @@ class Replica:
         if live := self._at_work(token):
             live.produce(token, frame, now_ms)
 
+    @property
+    def at_once(self) -> Member | None:
+        """The live member, which may take writes at once; None while it sleeps or mends."""
+        return None if self.is_asleep else self._live
+
     def restore(self, token: Token, frame: Frame) -> None:
         """Store a batch of a backup at the offset and with the time that it had, or a command that
         restores; answered as `produce`, or with `Changed`."""
@@ -356,6 +361,17 @@ class Replica:
         self.wake()
         if self._live is not None and self.is_leader:
             self._live.transfer_leader(target)
+
+    def hand_over(self) -> list[Send]:
+        """Mail that lets the follower with the longest log stand for election, before an election
+        timeout. Nothing but mail: what this replica would write, it cannot be trusted with."""
+        others = [voter for voter in self.configuration.voters if voter != self.member]
+        if not (self.is_leader and others):
+            return []
+        lags = {voter: self.lag_of(voter) for voter in others}
+        known = {voter: lag for voter, lag in lags.items() if lag is not None}
+        self.transfer_leader(min(known, key=known.__getitem__, default=others[0]))
+        return [effect for effect in self.take_effects() if isinstance(effect, Send)]
 
     def campaign(self) -> None:
         """Stand for election now: saves waiting for a timeout. Not if there is a leader, nor while

@@ -69,6 +69,11 @@ class Writes:
             arrived=arrived,
         )
 
+    def follow(self, end: Edge) -> None:
+        """Entries up to `end` were written at once, while nothing was handed out."""
+        self._end = end
+        self._commit_index = Index(end.next_index - 1)
+
     def finish(self, number: int) -> list[Message]:
         """The messages whose work is done, in order."""
         expected, messages = self._open.popleft() if self._open else (0, [])

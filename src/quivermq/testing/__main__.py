@@ -5,7 +5,7 @@ python -m quivermq.testing --seed 17        replays one seed, byte for byte
 
 The first seed that fails ends it. It is run again and again with fewer faults and users, and the
 smallest run that still fails is told; `--whole` leaves that out. With `--all` all seeds are run,
-and those that fail are told as they are.
+and those that fail are told as they are; Ctrl-C ends it, and sums up what was run.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
 
@@ -97,10 +98,12 @@ def run_all(seeds: range, jobs: int | None) -> int:
     started = time.monotonic()
     passed: list[Outcome] = []
     failed: list[Outcome] = []
-    for outcome in outcomes_of(seeds, jobs):
-        (failed if outcome.failure else passed).append(outcome)
-        if outcome.failure:
-            tell_failure(outcome, is_whole=True)
+    # A run of hours that is stopped has shown something all the same.
+    with suppress(KeyboardInterrupt):
+        for outcome in outcomes_of(seeds, jobs):
+            (failed if outcome.failure else passed).append(outcome)
+            if outcome.failure:
+                tell_failure(outcome, is_whole=True)
     print_sum(passed, time.monotonic() - started)
     if failed:
         print_line(f"{len(failed)} failed: {', '.join(str(outcome.seed) for outcome in failed)}")

@@ -17,6 +17,28 @@ class _Waiter:
     granted: asyncio.Future[None]
 
 
+class BacklogRoom:
+    """Room for the answer to one request, among those that wait for its client."""
+
+    __slots__ = ("_backlog", "_request_id")
+
+    def __init__(self, backlog: "Backlog", request_id: int) -> None:
+        self._backlog = backlog
+        self._request_id = request_id
+
+    async def __call__(self, size: int) -> None:
+        """Wait until an answer of about `size` bytes may be made."""
+        await self._backlog.room(self._request_id, size)
+
+    def fits(self, size: int) -> bool:
+        """Whether it may be made in this turn of the event loop, without waiting."""
+        return self._backlog.fits(size)
+
+    def reserve(self, size: int) -> None:
+        """Promise room that was found to fit in this turn."""
+        self._backlog.reserve(self._request_id, size)
+
+
 class Backlog:
     """The bytes that wait for one client, and those that are promised."""
 
@@ -64,6 +86,14 @@ class Backlog:
                 self._waiting.remove(waiter)
             self.settle(request_id)
             raise
+
+    def fits(self, size: int) -> bool:
+        """Whether there is room for an answer that is written at once."""
+        return not self._waiting and self._fits(min(size, self.high_bytes))
+
+    def reserve(self, request_id: int, size: int) -> None:
+        """Promise room for an answer, where `fits` has just said that there is some."""
+        self._promise(request_id, min(size, self.high_bytes))
 
     def _fits(self, size: int) -> bool:
         return self._promised_bytes + self._unread() + size <= self._bytes_max

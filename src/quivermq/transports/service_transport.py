@@ -46,10 +46,10 @@ class ServiceConnection:
         # Who asks cannot follow leaders: it only knows this service.
         own.direct = False
         self._waiting[number] = self._loop.create_future()
-        task = self._service.submit(own, list(frames), self._reply, caller=current_caller())
-        if task is not None:
-            self._tasks[number] = task
-            task.add_done_callback(partial(self._ended, number))
+        work = self._service.submit(own, list(frames), self._reply, caller=current_caller())
+        if isinstance(work, asyncio.Task):
+            self._tasks[number] = work
+            work.add_done_callback(partial(self._ended, number))
         return number
 
     def _reply(self, response: proto.Response, frames: Sequence[Frame]) -> None:

@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final, NoReturn
 
 import quivermq
@@ -22,8 +21,8 @@ from quivermq.errors import (
     UnsupportedFormat,
 )
 from quivermq.log_context import new_connection
-from quivermq.node import AccessControl, Caller, Challenge, Service
-from quivermq.transports.backlog import Backlog
+from quivermq.node import AccessControl, Caller, Cancellable, Challenge, Service
+from quivermq.transports.backlog import Backlog, BacklogRoom
 from quivermq.wire import (
     BROKER_ENVELOPE_BYTES_MAX,
     CHECKSUM_BYTES,
@@ -104,7 +103,7 @@ class Session:
         self._write = write
         self._began_at = self._heard_at = now
         # By id: what may be cancelled, and the bytes that it holds.
-        self._open: dict[int, tuple[asyncio.Task[None] | None, int]] = {}
+        self._open: dict[int, tuple[Cancellable | None, int]] = {}
         self._open_bytes = 0
 
     @property
@@ -273,10 +272,10 @@ class Session:
             return
         self._open[number] = (None, size)
         self._open_bytes += size
-        room = partial(self.backlog.room, number)
-        task = self._service.submit(request, frames, self._reply, room, self._caller)
-        if task is not None and number in self._open:
-            self._open[number] = (task, size)
+        room = BacklogRoom(self.backlog, number)
+        work = self._service.submit(request, frames, self._reply, room, self._caller)
+        if work is not None and number in self._open:
+            self._open[number] = (work, size)
 
     def _reply(self, response: proto.Response, frames: Sequence[Frame]) -> None:
         number = response.id
@@ -290,9 +289,9 @@ class Session:
         return size >= 0 and not self.is_closed
 
     def _cancel(self, number: int) -> None:
-        task, _ = self._open.get(number, (None, 0))
-        if task is not None:
-            task.cancel()
+        work, _ = self._open.get(number, (None, 0))
+        if work is not None:
+            work.cancel()
             self._close_request(number)
             self.backlog.settle(number)
 
@@ -328,9 +327,9 @@ class Session:
         self.is_closed = True
         if self._caller is not None:
             self._access.sign_out(self._caller)
-        for task, _ in self._open.values():
-            if task is not None:
-                task.cancel()
+        for work, _ in self._open.values():
+            if work is not None:
+                work.cancel()
         self._open.clear()
 
 

@@ -31,6 +31,7 @@ from quivermq.wire.packets import (
     protocols,
 )
 from quivermq.wire.plain_packets import (
+    cut_id,
     id_field,
     is_all_settled,
     plain_fields,
@@ -80,6 +81,7 @@ __all__ = [
     "agreed_protocol",
     "check_answer",
     "check_items",
+    "cut_id",
     "error_from_proto",
     "error_to_proto",
     "frames_of",

@@ -35,6 +35,19 @@ def id_field(request_id: int) -> bytes:
     return bytes(field)
 
 
+def cut_id(envelope: bytes) -> tuple[int, bytes] | None:
+    """The id of a response, and its other fields; None if the id is not the first."""
+    if not envelope or envelope[0] != _ID:
+        return None
+    number = shift = 0
+    for at, byte in enumerate(envelope[1:12], 2):
+        number |= (byte & _LOW_BITS) << shift
+        if byte <= _LOW_BITS:
+            return number, envelope[at:]
+        shift += 7
+    return None
+
+
 def plain_packet(id_field: bytes, fields: bytes, frame: bytes = b"") -> bytes:
     """The packet of a request with these other fields, and of one small batch."""
     envelope_bytes = len(id_field) + len(fields) + CHECKSUM_BYTES

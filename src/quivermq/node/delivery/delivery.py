@@ -14,8 +14,10 @@ from quivermq.node.delivery.registry import DispatcherRegistry
 from quivermq.node.handlers.dead_letters import DeadLetterHandlers
 from quivermq.node.handlers.fetch import FetchHandler
 from quivermq.node.handlers.groups import GroupHandlers
+from quivermq.node.handlers.open_poll import PollAnswers
 from quivermq.node.handlers.poll import PollHandler
 from quivermq.node.handlers.settle import SettleHandler
+from quivermq.node.handlers.straight_poll import StraightPolls
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.partition_lookup import PartitionLookup
 from quivermq.node.service import Bulky, Handler, Straight
@@ -38,9 +40,11 @@ class Delivery:
         self.dead_letters = DeadLetterMovers(partitions, fetching, counters, STORED_LIMITS, call)
         self.dispatchers = DispatcherRegistry(partitions, self.dead_letters.move)
         self.limits = RateLimitClient(partitions, self.dispatchers, call)
+        answers = PollAnswers(counters)
         self._polls = PollHandler(
-            self.dispatchers, self.limits, self.cache, fetching.readers, counters
+            self.dispatchers, self.limits, self.cache, fetching.readers, answers
         )
+        self._straight_polls = StraightPolls(self.dispatchers, self.cache, answers, self._polls)
         self._settles = SettleHandler(self.dispatchers, counters)
         self._groups = GroupHandlers(partitions, self.dispatchers, fetching, counters)
         self._letters = DeadLetterHandlers(
@@ -60,7 +64,7 @@ class Delivery:
         return {**self._polls.bulky(), **self._groups.bulky(), **self._letters.bulky()}
 
     def straight(self) -> dict[str, Straight]:
-        return self._settles.straight()
+        return {**self._settles.straight(), **self._straight_polls.straight()}
 
     def leadership_changed(self, hosted: HostedReplica) -> None:
         """This broker began to lead a partition, or ceased to."""
@@ -94,3 +98,4 @@ class Delivery:
         await self.dead_letters.close()
         await self.limits.close()
         self.dispatchers.close()
+        self._straight_polls.close()

@@ -16,12 +16,13 @@ from typing import Final, NamedTuple, TypeVar
 from quivermq.batches import Offset
 from quivermq.cluster import Topic
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded, QuiverError
+from quivermq.intervals import IntervalSet
 from quivermq.node.clock import LONG_AGO, Moment
 from quivermq.node.delivery.idle_groups import CountedTime, IdleGroups
 from quivermq.node.delivery.rate_limiter import RateLimiter
-from quivermq.node.delivery.wait_table import Waiter, WaitTable
+from quivermq.node.delivery.wait_table import WaitingPoll, WaitTable
 from quivermq.node.hosted_replica import HostedReplica
-from quivermq.queue import Interval, LeaseManager, TopicSettings
+from quivermq.queue import GrantedLease, Interval, LeaseManager, LeaseRequest, TopicSettings
 from quivermq.replica import Replica, Result
 
 logger = logging.getLogger("quivermq.dispatcher")
@@ -81,8 +82,10 @@ class DeliveryDispatcher:
         # As long as the leadership lasts there is one lease manager: what only looks at it, and
         # needs no proposal, uses this one.
         self._leases: LeaseManager | None = None
-        # When the alarm is due, by the wall clock and by the steady one: whichever comes first.
-        self._due_ms = (0, 0)
+        # When something is due, by the wall clock and by the steady one: whichever comes first.
+        self._due_ms: tuple[int, int] | None = None
+        # When the alarm rings to look at that: now and then, and sooner if it is due sooner.
+        self._rings_ms = 0
         self._trimmed = 0
         self.topic: Topic | None = None
         """The record whose settings were applied last."""
@@ -180,6 +183,29 @@ class DeliveryDispatcher:
             return found
 
         return self.hosted.with_leases(look)
+
+    def lease(self, ask: LeaseRequest) -> tuple[GrantedLease | None, IntervalSet | None]:
+        """Lease messages to a consumer, if any are ready, and tell which of its group's were given
+        to it again by hand."""
+        self._check_open()
+        end, now_ms, steady_ms = self.end, self.now_ms(), self.steady_ms()
+        group = ask.group
+
+        def act(leases: LeaseManager) -> tuple[GrantedLease | None, IntervalSet | None]:
+            self._remember(leases)
+            leased = leases.lease(ask, end, now_ms, steady_ms)
+            if leases.working_copy.has_operations:
+                # There may be delayed messages that it took over: the alarm rings for them too.
+                self.schedule_dispatch(group)
+            return leased, leases.dead_letters.revived(group) if leased else None
+
+        self.use(group)
+        return self.hosted.with_leases(act)
+
+    @property
+    def is_lately_confirmed(self) -> bool:
+        """Whether `confirm` would return at once."""
+        return self._is_alone or self._confirmed.age_s() <= self.hosted.election_s / 4
 
     def is_open(self, group: str) -> bool:
         """Whether a group shares work here, asked by a consumer that uses it; it may, if no
@@ -345,7 +371,7 @@ class DeliveryDispatcher:
 
     # Waiting.
 
-    def park(self, group: str, waiter: Waiter, *, in_front: bool) -> None:
+    def park(self, group: str, waiter: WaitingPoll, *, in_front: bool) -> None:
         if not len(self.waiting):
             self.hosted.on_messages(self, self._messages_came)
         self.waiting.park(group, waiter, in_front=in_front)
@@ -357,11 +383,11 @@ class DeliveryDispatcher:
             self.schedule_dispatch()
             return
         alarm_ms = self._leases.alarm_ms(self.now_ms(), self.steady_ms())
-        is_set = self._alarm is not None
-        if alarm_ms is not None and not (is_set and self._due_ms[1] <= self.steady_ms() + alarm_ms):
+        due_ms = self._due_ms
+        if alarm_ms is not None and (due_ms is None or due_ms[1] > self.steady_ms() + alarm_ms):
             self._set_alarm(alarm_ms)
 
-    def leave(self, group: str, waiter: Waiter) -> None:
+    def leave(self, group: str, waiter: WaitingPoll) -> None:
         self.waiting.leave(group, waiter)
         if not len(self.waiting):
             self.hosted.off_messages(self)
@@ -449,27 +475,33 @@ class DeliveryDispatcher:
             self._set_alarm(_BUSY_MS)
 
     def _set_alarm(self, alarm_ms: int | None) -> None:
+        """Ring after so long, or not at all. An alarm that would ring sooner is left as it is, and
+        finds out then: leases come and go much faster than they end."""
+        if alarm_ms is None:
+            self._due_ms = None
+            return
+        steady_ms = self.steady_ms()
+        self._due_ms = self.now_ms() + alarm_ms, steady_ms + alarm_ms
+        if self._alarm is None or self._rings_ms > steady_ms + alarm_ms:
+            self._wait_for_alarm(steady_ms + alarm_ms)
+
+    def _wait_for_alarm(self, due_ms: int) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-            self._alarm = None
-        if alarm_ms is not None:
-            self._due_ms = self.now_ms() + alarm_ms, self.steady_ms() + alarm_ms
-            self._wait_for_alarm()
-
-    def _wait_for_alarm(self) -> None:
-        left_ms = self._due_ms[1] - self.steady_ms()
-        wait_s = min(max(left_ms / 1000, _ALARM_S_MIN), _ALARM_S_MAX)
+        steady_ms = self.steady_ms()
+        wait_s = min(max((due_ms - steady_ms) / 1000, _ALARM_S_MIN), _ALARM_S_MAX)
+        self._rings_ms = steady_ms + int(wait_s * 1000)
         self._alarm = self._loop.call_later(wait_s, self._expire_leases)
 
     def _expire_leases(self) -> None:
         """End leases that are over, and dispatch messages that have come due."""
         self._alarm = None
-        if self.is_closed:
+        if self.is_closed or self._due_ms is None:
             return
         now_ms, steady_ms = self.now_ms(), self.steady_ms()
         if now_ms < self._due_ms[0] and steady_ms < self._due_ms[1]:
             # Without the lease manager: a partition that has nothing to do may sleep.
-            self._wait_for_alarm()
+            self._wait_for_alarm(self._due_ms[1])
             return
         try:
             self.hosted.with_leases(lambda leases: leases.expire(now_ms, steady_ms))

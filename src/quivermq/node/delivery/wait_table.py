@@ -6,17 +6,28 @@ poll and not a thousand.
 
 import asyncio
 from collections import OrderedDict
+from typing import Protocol
+
+
+class WaitingPoll(Protocol):
+    """A poll that found nothing."""
+
+    consumer: int
+    wants: int
+    """How many messages it would take."""
+
+    def wake(self) -> bool:
+        """Let it look again; False if it was woken before, or waits no more."""
 
 
 class Waiter:
-    """One poll that found nothing; it may wait at several partitions at once."""
+    """A poll that awaits its turn; it may wait at several partitions at once."""
 
     __slots__ = ("consumer", "wants", "woken")
 
     def __init__(self, consumer: int, wants: int) -> None:
         self.consumer = consumer
         self.wants = wants
-        """How many messages it would take."""
         self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -24,7 +35,6 @@ class Waiter:
         return self.woken.done() and not self.woken.cancelled()
 
     def wake(self) -> bool:
-        """False if it was woken before, or waits no more."""
         if self.woken.done():
             return False
         self.woken.set_result(None)
@@ -35,9 +45,9 @@ class WaitTable:
     """All polls that wait at one partition."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, OrderedDict[Waiter, None]] = {}
+        self._waiting: dict[str, OrderedDict[WaitingPoll, None]] = {}
         # Woken, and not come yet: what they want is not there for others.
-        self._called: dict[str, dict[Waiter, None]] = {}
+        self._called: dict[str, dict[WaitingPoll, None]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -54,14 +64,14 @@ class WaitTable:
         """The consumers of one group that wait."""
         return [waiter.consumer for waiter in self._waiting.get(group, ())]
 
-    def park(self, group: str, waiter: Waiter, *, in_front: bool) -> None:
+    def park(self, group: str, waiter: WaitingPoll, *, in_front: bool) -> None:
         """`in_front`: it was woken in vain, and keeps its place."""
         waiting = self._waiting.setdefault(group, OrderedDict())
         waiting[waiter] = None
         if in_front:
             waiting.move_to_end(waiter, last=False)
 
-    def leave(self, group: str, waiter: Waiter) -> None:
+    def leave(self, group: str, waiter: WaitingPoll) -> None:
         """It comes, or waits no more."""
         called = self._called.get(group)
         if called is not None:

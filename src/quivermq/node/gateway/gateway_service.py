@@ -16,7 +16,7 @@ from quivermq.node.callers import Caller
 from quivermq.node.counters import Counters
 from quivermq.node.gateway.broker_pool import BrokerPool, Unsent
 from quivermq.node.gateway.broker_routes import BrokerRoutes
-from quivermq.node.handlers import fetch, poll
+from quivermq.node.handlers import fetch, open_poll
 from quivermq.node.service import Answer, Reply, Room, Service
 from quivermq.node.tasks import end_tasks
 from quivermq.wire import ANSWER_BYTES_MAX, error_from_proto, proto
@@ -199,7 +199,7 @@ def _bytes_of(request: proto.Request) -> int:
     """How large an answer may become."""
     match request.WhichOneof("body"):
         case "poll":
-            return poll.bytes_wanted(request.poll)
+            return open_poll.bytes_wanted(request.poll)
         case "fetch":
             return fetch.bytes_wanted(request.fetch)
         case "map":

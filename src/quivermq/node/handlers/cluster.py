@@ -58,6 +58,8 @@ class ClusterParts:
     is_alive: Callable[[int], bool]
     join: Callable[[str], Awaitable[None]]
     """Give up the cluster of one that this broker is, and join another."""
+    level_noted: Callable[[], Awaitable[None]]
+    """Return when this broker acts by the feature level of the catalog."""
     stats: Callable[[], dict[str, float]]
 
 
@@ -208,6 +210,8 @@ class ClusterHandlers:
         upgrade = plan_upgrade(self._metadata.view, body.to)
         if not body.dry_run:
             await self._metadata.edit(lambda view: raise_level(view, upgrade.level))
+            # Its maps tell the level that it acts by: who asks next shall hear of the new one.
+            await self._parts.level_noted()
             logger.info("the cluster is at feature level %d", upgrade.level)
         return proto.Response(
             cluster_upgraded=proto.ClusterUpgraded(

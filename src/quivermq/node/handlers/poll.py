@@ -3,10 +3,8 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
 from typing import Final
 
-from quivermq.batches import Frame
 from quivermq.errors import (
     Corrupt,
     InvalidRequest,
@@ -19,56 +17,32 @@ from quivermq.errors import (
     Timeout,
     UnsupportedFormat,
 )
-from quivermq.node.counters import Counters
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.delivery.frame_cache import FrameCache
 from quivermq.node.delivery.lease_reader import LeaseRead, PendingLease, beyond, read_all, runs_of
 from quivermq.node.delivery.rate_limit_client import RateLimitClient
-from quivermq.node.delivery.registry import DispatcherRegistry, check_group, open_all
+from quivermq.node.delivery.registry import DispatcherRegistry, open_all
 from quivermq.node.delivery.wait_table import Waiter
+from quivermq.node.handlers.open_poll import (
+    WAIT_MS_MAX,
+    OpenPoll,
+    PollAnswers,
+    bytes_wanted,
+    check_names,
+    check_poll,
+)
 from quivermq.node.service import Answer, Bulky, Handler, Room
-from quivermq.queue import FailureReason, Interval, LeaseManager, LeaseRequest, Piece
+from quivermq.queue import Interval, LeaseManager
 from quivermq.wire import proto
-
-_BYTES_DEFAULT: Final = 4 << 20
-_BYTES_MAX: Final = 32 << 20
-_MESSAGES_MAX: Final = 100_000
-_PARTITIONS_MAX: Final = 10_000
-_REASON_BYTES_MAX: Final = 1 << 20
-
-
-def bytes_wanted(body: proto.Poll) -> int:
-    """How much a poll may answer with; one message may be larger."""
-    return min(body.bytes_max or _BYTES_DEFAULT, _BYTES_MAX)
-
-
-def check_poll(body: proto.Poll) -> None:
-    """Raise `InvalidRequest` unless it can be answered."""
-    check_names(body.group, body.partitions)
-    if not 1 <= body.messages_max <= _MESSAGES_MAX:
-        raise InvalidRequest(f"a poll takes 1 to {_MESSAGES_MAX} messages, not {body.messages_max}")
-
-
-def check_names(group: str, partitions: Sequence[int]) -> None:
-    """Raise `InvalidRequest` unless a group may ask for these."""
-    check_group(group)
-    if not partitions:
-        raise InvalidRequest("name at least one partition")
-    if len(partitions) > _PARTITIONS_MAX:
-        raise InvalidRequest(f"name at most {_PARTITIONS_MAX} partitions, not {len(partitions)}")
-
 
 _NOT_SERVED: Final = (
     NotLeader, NotEnoughReplicas, InvalidRequest, Corrupt, StorageFailed, UnsupportedFormat,
 )  # fmt: skip
 """Why a partition may be left out of a poll for several."""
-_WAIT_MS_MAX: Final = 60_000
-_VISIBILITY_MS: Final = 30_000
 _EXPIRING_S: Final = 1.0
 """A poll that finds only expired messages looks on for so long past its deadline at most."""
 _EXPIRED: Final = "expired"
 """The reason in dead letters."""
-_ENVELOPE_BYTES: Final = 4_096
 _VAIN_S: Final = 0.002
 # A client that asks for partitions that are led elsewhere hears of it after so long at the latest.
 _ELSEWHERE_S: Final = 0.25
@@ -76,31 +50,6 @@ _PARTITIONS_AT_ONCE: Final = 500
 """So many are looked at before others on the loop go on."""
 _PACKED_HERE_BYTES: Final = 1 << 20
 """Batches in memory are cut on the event loop if no more than this is leased."""
-
-
-@dataclass(eq=False, slots=True)
-class _OpenPoll:
-    """One poll, as long as it lasts."""
-
-    body: proto.Poll
-    room: Room
-    deadline_s: float
-    throttled_s: float = 0.0
-    is_in_vain: bool = False
-    """Something was ready, and then it was not."""
-    has_expired: bool = False
-    """Something was ready, and had expired."""
-    elsewhere: list[int] = field(default_factory=list)
-    """Partitions that are not led here."""
-    messages: int = 0
-    """How many are leased."""
-    reason_bytes: int = 0
-    """Of the reasons that the answer tells."""
-    pending: list[PendingLease] = field(default_factory=list)
-
-    @property
-    def bytes_max(self) -> int:
-        return bytes_wanted(self.body)
 
 
 class PollHandler:
@@ -112,13 +61,13 @@ class PollHandler:
         limits: RateLimitClient,
         cache: FrameCache,
         readers: Executor,
-        counters: Counters,
+        answers: PollAnswers,
     ) -> None:
         self._dispatchers = dispatchers
         self._limits = limits
         self._cache = cache
         self._readers = readers
-        self._counters = counters
+        self._answers = answers
 
     def handlers(self) -> dict[str, Handler]:
         return {"await_ready": self.await_ready}
@@ -130,8 +79,8 @@ class PollHandler:
         body = request.poll
         check_poll(body)
         loop = asyncio.get_running_loop()
-        wait_s = min(body.wait_ms, _WAIT_MS_MAX) / 1000
-        poll = _OpenPoll(body, room, loop.time() + wait_s)
+        wait_s = min(body.wait_ms, WAIT_MS_MAX) / 1000
+        poll = OpenPoll(body, room, loop.time() + wait_s)
         waiter: Waiter | None = None
         try:
             while True:
@@ -140,7 +89,7 @@ class PollHandler:
                 await open_all(dispatchers, body.group, at_end=body.start_latest)
                 await self._take(poll, dispatchers)
                 if poll.pending:
-                    return self._answer(poll)
+                    return self._answers.answer(poll)
                 # A poll that waits for messages takes no room from others.
                 await room(0)
                 if poll.has_expired and loop.time() < poll.deadline_s + _EXPIRING_S:
@@ -152,11 +101,11 @@ class PollHandler:
                     poll.is_in_vain = False
                     await asyncio.sleep(_VAIN_S)
                 if loop.time() >= poll.deadline_s:
-                    return self._nothing(poll)
+                    return self._answers.nothing(poll)
                 was_woken = waiter is not None
                 waiter = Waiter(body.consumer, body.messages_max)
                 if not await self._wait(poll, dispatchers, waiter, in_front=was_woken):
-                    return self._nothing(poll)
+                    return self._answers.nothing(poll)
         finally:
             # A poll that was woken, and took nothing, lets the next one look.
             if waiter is not None and waiter.woken.done():
@@ -170,7 +119,7 @@ class PollHandler:
             # Gone: so are all polls that waited there.
             return
 
-    def _led(self, poll: _OpenPoll) -> list[DeliveryDispatcher]:
+    def _led(self, poll: OpenPoll) -> list[DeliveryDispatcher]:
         """The dispatchers of those partitions that are led here; raises if there are none."""
         body = poll.body
         found: list[DeliveryDispatcher] = []
@@ -194,7 +143,7 @@ class PollHandler:
 
     async def _wait(
         self,
-        poll: _OpenPoll,
+        poll: OpenPoll,
         dispatchers: list[DeliveryDispatcher],
         waiter: Waiter,
         *,
@@ -227,11 +176,11 @@ class PollHandler:
         body = request.await_ready
         check_names(body.group, body.partitions)
         loop = asyncio.get_running_loop()
-        wait_s = min(body.wait_ms, _WAIT_MS_MAX) / 1000
+        wait_s = min(body.wait_ms, WAIT_MS_MAX) / 1000
         wanted = proto.Poll(
             topic=body.topic, topic_id=body.topic_id, partitions=body.partitions, group=body.group
         )
-        poll = _OpenPoll(wanted, _no_room, loop.time() + wait_s)
+        poll = OpenPoll(wanted, _no_room, loop.time() + wait_s)
         waiter: Waiter | None = None
         while True:
             dispatchers = self._led(poll)
@@ -252,7 +201,7 @@ class PollHandler:
 
     # Leasing.
 
-    async def _take(self, poll: _OpenPoll, dispatchers: list[DeliveryDispatcher]) -> None:
+    async def _take(self, poll: OpenPoll, dispatchers: list[DeliveryDispatcher]) -> None:
         """Lease and read what is ready; `poll.pending` is what leaves."""
         troubles: list[QuiverError] = []
         poll.messages = 0
@@ -277,14 +226,14 @@ class PollHandler:
             elif poll.pending:
                 await self._keep_leased(poll)
         except BaseException:
-            self._give_all_back(poll)
+            self.give_all_back(poll)
             raise
 
-    async def _lease_at(self, dispatcher: DeliveryDispatcher, poll: _OpenPoll) -> None:
+    async def _lease_at(self, dispatcher: DeliveryDispatcher, poll: OpenPoll) -> None:
         body = poll.body
         dispatcher.remember_name(body.consumer, body.consumer_name)
         dispatcher.trim()
-        wanted = self._wanted(dispatcher, poll)
+        wanted = poll.wanted(dispatcher)
         ready = dispatcher.ready(body.group, wanted)
         if not ready:
             return
@@ -293,8 +242,7 @@ class PollHandler:
         dispatcher.dispatch_later(body.group)
         if not poll.pending:
             # For all that may come, at once: no poll waits for room with leases in hand.
-            expected = int(body.messages_max * dispatcher.message_bytes) + _ENVELOPE_BYTES
-            await poll.room(min(poll.bytes_max, expected))
+            await poll.room(poll.expected_bytes(dispatcher))
         # Last, as all that is waited for makes it old.
         await dispatcher.confirm()
         if not dispatcher.settings.rate_per_second:
@@ -314,53 +262,27 @@ class PollHandler:
                 self._limits.give_back(body.topic, taken.tokens)
                 raise
 
-    def _wanted(self, dispatcher: DeliveryDispatcher, poll: _OpenPoll) -> int:
-        left = poll.body.messages_max - poll.messages
-        fitting = int(poll.bytes_max / dispatcher.message_bytes)
-        return max(1, min(left, fitting))
-
     def _lease(
-        self, dispatcher: DeliveryDispatcher, poll: _OpenPoll, wanted: int, tokens: int
+        self, dispatcher: DeliveryDispatcher, poll: OpenPoll, wanted: int, tokens: int
     ) -> None:
-        body = poll.body
-        # Also with auto-ack: what is not sent after all goes back. It has to last
-        # until the answer is made, and the consumer has no use for it.
-        visibility_ms = (not body.auto_ack and body.visibility_ms) or _VISIBILITY_MS
-        ask = LeaseRequest(body.group, body.consumer, wanted, visibility_ms, auto_ack=False)
-        end, now_ms, steady_ms = dispatcher.end, dispatcher.now_ms(), dispatcher.steady_ms()
-        leased, revived = dispatcher.with_leases(
-            lambda leases: (
-                leases.lease(ask, end, now_ms, steady_ms),
-                leases.dead_letters.revived(body.group),
-            ),
-            of=body.group,
-        )
-        given = 0 if leased is None else sum(piece.end - piece.start for piece in leased.pieces)
+        given = poll.lease(dispatcher, wanted, tokens)
         if tokens > given:
-            self._limits.give_back(body.topic, tokens - given)
-        poll.messages += given
-        if leased is not None:
-            pending = PendingLease(dispatcher, leased, min(tokens, given))
-            if revived is not None:
-                pending.lasting = [
-                    part
-                    for piece in leased.pieces
-                    for part in revived.within(piece.start, piece.end)
-                ]
-            poll.pending.append(pending)
+            self._limits.give_back(poll.body.topic, tokens - given)
 
     # Reading.
 
-    async def _read(self, poll: _OpenPoll) -> None:
+    async def _read(self, poll: OpenPoll) -> None:
         """The batches of everything that is leased; what does not fit goes back."""
         reads = [LeaseRead(pending, self._cache) for pending in poll.pending]
-        if all(read.known is not None for read in reads) and (
-            sum(read.leased_bytes for read in reads) <= _PACKED_HERE_BYTES
-        ):
+        if can_read_here(reads):
             read_all(reads, poll.bytes_max)
         else:
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._readers, read_all, reads, poll.bytes_max)
+        self.take_over(poll, reads)
+
+    def take_over(self, poll: OpenPoll, reads: Sequence[LeaseRead]) -> None:
+        """Keep of a poll what was read for it; give back, or end, what is not delivered."""
         for read in reads:
             if read.trouble is not None:
                 self._meet_trouble(read.pending.dispatcher, read.trouble)
@@ -369,6 +291,19 @@ class PollHandler:
                 self._expire(poll, read)
             self._return_surplus(poll, read.pending)
         poll.pending = [pending for pending in poll.pending if pending.sent.frames]
+
+    async def read_leased(self, request: proto.Request, poll: OpenPoll) -> Answer:
+        """The answer to a poll that has leased what it delivers."""
+        try:
+            await self._read(poll)
+            await self._keep_leased(poll)
+        except BaseException:
+            self.give_all_back(poll)
+            raise
+        if poll.pending:
+            return self._answers.answer(poll)
+        poll.shorten(asyncio.get_running_loop().time())
+        return await self.poll(request, poll.room)
 
     def _meet_trouble(self, dispatcher: DeliveryDispatcher, trouble: QuiverError) -> None:
         if isinstance(trouble, Corrupt | StorageFailed | UnsupportedFormat):
@@ -388,7 +323,7 @@ class PollHandler:
             seen = sum(map(len, read.pending.sent.frames)) / count
             dispatcher.message_bytes += (seen - dispatcher.message_bytes) / 4
 
-    def _expire(self, poll: _OpenPoll, read: LeaseRead) -> None:
+    def _expire(self, poll: OpenPoll, read: LeaseRead) -> None:
         """Messages whose time is over: to the dead letters, or away."""
         pending, expired = read.pending, read.expired
         dispatcher, lease, group = pending.dispatcher, pending.leased.lease, poll.body.group
@@ -410,24 +345,24 @@ class PollHandler:
         # The poll goes on at once: there may be others behind them.
         poll.has_expired = True
 
-    def _return_surplus(self, poll: _OpenPoll, pending: PendingLease) -> None:
+    def _return_surplus(self, poll: OpenPoll, pending: PendingLease) -> None:
         surplus = beyond(pending.leased.pieces, pending.sent.end)
         if surplus:
             self._release(poll, pending, surplus)
 
-    def _release(self, poll: _OpenPoll, pending: PendingLease, intervals: list[Interval]) -> None:
+    def _release(self, poll: OpenPoll, pending: PendingLease, intervals: list[Interval]) -> None:
         if pending.tokens:
             unused = min(pending.tokens, sum(end - start for start, end in intervals))
             pending.tokens -= unused
             self._limits.give_back(poll.body.topic, unused)
         pending.dispatcher.give_back(poll.body.group, pending.leased.lease, intervals)
 
-    def _give_all_back(self, poll: _OpenPoll) -> None:
+    def give_all_back(self, poll: OpenPoll) -> None:
         for pending in poll.pending:
             self._release(poll, pending, runs_of(pending.leased.pieces))
         poll.pending = []
 
-    async def _acknowledge(self, poll: _OpenPoll) -> None:
+    async def _acknowledge(self, poll: OpenPoll) -> None:
         """At most once: done before it leaves. What cannot be done does not leave; what is done
         elsewhere does all the same, or it would be lost."""
         group = poll.body.group
@@ -449,7 +384,7 @@ class PollHandler:
         if trouble is not None and not poll.pending:
             raise trouble
 
-    async def _keep_leased(self, poll: _OpenPoll) -> None:
+    async def _keep_leased(self, poll: OpenPoll) -> None:
         """Nothing leaves whose lease was lost while its batches were read: with the leadership, by
         a seek, or since this broker stood still and another leads. No leader would know of it."""
         trouble: QuiverError | None = None
@@ -469,58 +404,12 @@ class PollHandler:
         if trouble is not None and not poll.pending:
             raise trouble
 
-    # Answering.
 
-    def _answer(self, poll: _OpenPoll) -> Answer:
-        response = proto.Response()
-        response.polled.elsewhere.extend(poll.elsewhere)
-        frames: list[Frame] = []
-        for pending in poll.pending:
-            name = pending.dispatcher.hosted.name
-            pieces = pending.pieces
-            response.polled.leased.add(
-                partition=name.partition,
-                lease=0 if poll.body.auto_ack else pending.leased.lease,
-                pieces=[
-                    proto.Piece(start=start, count=end - start, delivery=failures + 1)
-                    for start, end, _, failures in pieces
-                ],
-                frames=len(pending.sent.frames),
-                reasons=_packed_reasons(pending.leased.reasons, poll),
-            )
-            frames += pending.sent.frames
-            self._count(poll.body, pending, pieces)
-        return response, frames
-
-    def _count(self, body: proto.Poll, pending: PendingLease, pieces: list[Piece]) -> None:
-        name = pending.dispatcher.hosted.name
-        traffic = self._counters.traffic[name.topic, name.partition]
-        traffic.messages_out += sum(piece.end - piece.start for piece in pieces)
-        traffic.bytes_out += sum(map(len, pending.sent.frames))
-        again = sum(piece.end - piece.start for piece in pieces if piece.failures)
-        shares = self._counters.shares[name.topic, name.partition, body.group]
-        shares.redelivered += again
-        if body.auto_ack:
-            shares.acked += sum(piece.end - piece.start for piece in pieces)
-
-    def _nothing(self, poll: _OpenPoll) -> Answer:
-        throttled_ms = max(0, round(poll.throttled_s * 1000))
-        if throttled_ms:
-            self._counters.throttled[poll.body.topic] += 1
-        polled = proto.Polled(throttled_ms=throttled_ms, elsewhere=poll.elsewhere)
-        return proto.Response(polled=polled), ()
-
-
-def _packed_reasons(reasons: Sequence[FailureReason], poll: _OpenPoll) -> list[proto.FailureReason]:
-    """Why messages failed before, as far as an answer has room for it."""
-    found: list[proto.FailureReason] = []
-    for start, end, reason in reasons:
-        one = proto.FailureReason(start=start, count=end - start, reason=reason)
-        poll.reason_bytes += one.ByteSize()
-        if poll.reason_bytes > _REASON_BYTES_MAX:
-            break
-        found.append(one)
-    return found
+def can_read_here(reads: Sequence[LeaseRead]) -> bool:
+    """Whether the batches are in memory, and few enough to be cut on the event loop."""
+    return all(read.known is not None for read in reads) and (
+        sum([read.leased_bytes for read in reads]) <= _PACKED_HERE_BYTES
+    )
 
 
 def _acknowledging(

@@ -4,19 +4,27 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from quivermq.batches import Frame
 from quivermq.cluster import Edit, View, grant_producers
 from quivermq.errors import InvalidRequest, QuiverError, Timeout
 from quivermq.node.counters import Counters
+from quivermq.node.deadlines import Deadlines
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.node.metadata import Metadata
 from quivermq.node.partition_lookup import PartitionLookup
 from quivermq.replica import Produced, Result
 from quivermq.wire import proto
 
-Finished = Callable[[proto.Response | QuiverError], None]
+
+class Finished(Protocol):
+    """Answers a request that has no task: called once."""
+
+    def __call__(
+        self, result: proto.Response | QuiverError, frames: Sequence[Frame] = (), /
+    ) -> None: ...
+
 
 _GRANTED_AT_ONCE: Final = 1000
 _LOOK_AGAIN_S: Final = 0.05
@@ -35,11 +43,8 @@ class ProduceHandler:
         self._partitions = partitions
         self._counters = counters
         self._on_stored = on_stored
-        self._loop = asyncio.get_running_loop()
-        self._open: set[PendingProduce] = set()
-        # One timer for all, set for the first deadline: most requests end long before theirs.
-        self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0
+        self._now = asyncio.get_running_loop().time
+        self._open: Deadlines[PendingProduce] = Deadlines(PendingProduce.give_up, _LOOK_AGAIN_S)
 
     def produce(
         self, body: proto.Produce, frames: Sequence[Frame], finished: Finished, timeout_s: float
@@ -51,38 +56,40 @@ class ProduceHandler:
         hosted = self._partitions.leading(body.topic, body.topic_id, body.partition)
         if not frames:
             raise InvalidRequest("a produce request needs at least one batch")
+        if len(frames) == 1:
+            answer = partial(self._answer_stored, hosted, frames[0], finished, time.perf_counter())
+            if hosted.produce_at_once(frames[0], answer):
+                return
         pending = PendingProduce(
             hosted, frames, finished, self._counters, self._on_stored, self._open.discard
         )
-        pending.deadline = self._loop.time() + timeout_s
+        pending.deadline_s = self._now() + timeout_s
         self._open.add(pending)
         for number, frame in enumerate(frames):
             hosted.produce(frame, partial(pending.done, number))
-        if self._timer is None or pending.deadline < self._due:
-            self._look_at(pending.deadline)
 
-    def _look_at(self, due: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._due = due
-        self._timer = self._loop.call_at(due, self._end_overdue)
-
-    def _end_overdue(self) -> None:
-        now = self._loop.time()
-        self._timer = None
-        overdue = [pending for pending in self._open if pending.deadline <= now]
-        # By age: the order of a set is that of addresses in memory.
-        for pending in sorted(overdue, key=lambda pending: pending.began):
-            pending.give_up()
-        if self._open:
-            first = min(pending.deadline for pending in self._open)
-            self._look_at(max(first, now + _LOOK_AGAIN_S))
+    def _answer_stored(
+        self,
+        hosted: HostedReplica,
+        frame: Frame,
+        finished: Finished,
+        began: float,
+        stored: Produced,
+    ) -> None:
+        """Answer a request whose one batch was stored at once."""
+        self._on_stored(hosted, frame, stored)
+        name = hosted.name
+        traffic = self._counters.traffic[name.topic, name.partition]
+        traffic.messages_in += stored.count
+        traffic.bytes_in += len(frame)
+        response = proto.Response()
+        _add_batch(response, stored)
+        self._counters.produce_seconds.observe(time.perf_counter() - began)
+        finished(response)
 
     def close(self) -> None:
         """Look at no deadline any more: the replicas end what waits."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._open.close()
 
 
 class PendingProduce:
@@ -99,7 +106,7 @@ class PendingProduce:
         "_on_stored",
         "_stored",
         "began",
-        "deadline",
+        "deadline_s",
     )
 
     def __init__(
@@ -111,7 +118,7 @@ class PendingProduce:
         on_stored: Callable[[HostedReplica, Frame, Produced], None],
         closed: Callable[["PendingProduce"], None],
     ) -> None:
-        self.deadline = 0.0
+        self.deadline_s = 0.0
         self._closed = closed
         self._hosted = hosted
         self._on_stored = on_stored
@@ -137,8 +144,7 @@ class PendingProduce:
     def give_up(self) -> None:
         """Answer that the outcome is unknown. What is stored after all is still counted."""
         name, waited_s = self._hosted.name, time.perf_counter() - self.began
-        self._closed(self)
-        finished, self._finished = self._finished, lambda _: None
+        finished, self._finished = self._finished, _ignore
         finished(
             Timeout(
                 f"{name} did not store it within {waited_s:.1f} s, and may still do so; try again. "
@@ -154,15 +160,9 @@ class PendingProduce:
             self._finished(self._error)
             return
         response = proto.Response()
-        batches = response.produced.batches
         for stored in self._stored:
             if stored is not None:
-                batches.add(
-                    first_offset=stored.base_offset,
-                    count=stored.count,
-                    timestamp_ms=stored.timestamp_ms,
-                    is_repeat=stored.is_repeat,
-                )
+                _add_batch(response, stored)
         counters.produce_seconds.observe(time.perf_counter() - self.began)
         self._finished(response)
 
@@ -174,6 +174,19 @@ class PendingProduce:
             if stored is not None and not stored.is_repeat:
                 traffic.messages_in += stored.count
                 traffic.bytes_in += len(frame)
+
+
+def _ignore(result: proto.Response | QuiverError, frames: Sequence[Frame] = (), /) -> None:
+    """It was answered before."""
+
+
+def _add_batch(response: proto.Response, stored: Produced) -> None:
+    response.produced.batches.add(
+        first_offset=stored.base_offset,
+        count=stored.count,
+        timestamp_ms=stored.timestamp_ms,
+        is_repeat=stored.is_repeat,
+    )
 
 
 class ProducerIds:

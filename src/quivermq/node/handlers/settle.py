@@ -17,7 +17,7 @@ from quivermq.node.counters import Counters
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.node.delivery.registry import DispatcherRegistry, check_group
 from quivermq.node.handlers.produce import Finished
-from quivermq.node.service import Handler, Straight
+from quivermq.node.service import AnswerRoom, GoOn, Handler, Straight
 from quivermq.queue import VISIBILITY_MS_MAX, Interval, LeaseManager
 from quivermq.replica import Result
 from quivermq.wire import proto
@@ -50,7 +50,13 @@ class SettleHandler:
     def straight(self) -> dict[str, Straight]:
         return {"settle": self.settle_straight}
 
-    def settle_straight(self, request: proto.Request, finished: Finished) -> bool:
+    def settle_straight(
+        self,
+        request: proto.Request,
+        finished: Finished,
+        room: AnswerRoom,  # noqa: ARG002
+        go_on: GoOn,  # noqa: ARG002
+    ) -> bool:
         """Acknowledge messages of one lease; False if nothing was done, and the other way is to be
         gone."""
         body = request.settle

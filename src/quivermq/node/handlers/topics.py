@@ -154,12 +154,17 @@ class TopicHandlers:
         """Wait a while for every partition to have a leader: the client wants to use the topic."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _LEADER_WAIT_S
+        led = 0
         while loop.time() < deadline:
             topic = self._partitions.view.topics.get(name)
-            if topic is None or all(
-                self._partitions.leader_of(partition_id(topic.id, number))
-                for number in range(len(topic.partitions))
-            ):
+            if topic is None:
+                return
+            # Those that have one are not looked at again: there may be thousands.
+            while led < len(topic.partitions):
+                if not self._partitions.leader_of(partition_id(topic.id, led)):
+                    break
+                led += 1
+            else:
                 return
             await asyncio.sleep(0.01)
 
