@@ -84,7 +84,8 @@ class Wire(asyncio.Transport):
         return began
 
     async def lap(self, data: bytes) -> float:
-        """Ask, and wait: the broker's time in µs."""
+        """Ask, and wait: the broker's time in µs. In a turn of its own, as it comes by a socket."""
+        await asyncio.sleep(0)
         began = self.send(data)
         await self.answered()
         return (self.answered_ns - began) / 1000
@@ -140,9 +141,11 @@ class Requests:
         produce = self._proto.Produce(topic=TOPIC, partition=0)
         return wire.packed((frame,), produce=produce)
 
-    def poll(self, wire: Wire, group: str, wait_ms: int = 0, *, latest: bool = False) -> bytes:
+    def poll(
+        self, wire: Wire, group: str, wait_ms: int = 0, *, latest: bool = False, most: int = 10
+    ) -> bytes:
         poll = self._proto.Poll(
-            topic=TOPIC, partitions=[0], group=group, consumer=7, messages_max=10,
+            topic=TOPIC, partitions=[0], group=group, consumer=7, messages_max=most,
             wait_ms=wait_ms, visibility_ms=30_000, start_latest=latest,
         )  # fmt: skip
         return wire.packed(poll=poll)
@@ -159,15 +162,20 @@ async def lone(requests: Requests) -> list[float]:
     return [await wire.lap(requests.produce(wire, 5)) for _ in range(LAPS + FIRST)]
 
 
-async def polled(requests: Requests) -> list[float]:
+async def polled(requests: Requests, most: int = 10, laps_max: int = LAPS + FIRST) -> list[float]:
     """A poll of 10 of a batch of many, and its acknowledgement."""
     wire = await requests.wire()
     laps = []
-    for _ in range(LAPS + FIRST):
-        took = await wire.lap(requests.poll(wire, "ten"))
+    for _ in range(laps_max):
+        took = await wire.lap(requests.poll(wire, "ten", most=most))
         leased = wire.answer().polled.leased[0]
         laps.append(took + await wire.lap(requests.ack(wire, "ten", leased)))
     return laps
+
+
+async def polled_many(requests: Requests) -> list[float]:
+    """The same of 1,000."""
+    return await polled(requests, 1_000, 90)
 
 
 async def pushed(requests: Requests) -> list[float]:
@@ -234,6 +242,7 @@ async def groups(requests: Requests) -> list[float]:
 WORKS: Final[dict[str, Callable[[Requests], Awaitable[list[float]]]]] = {
     "lone produce": lone,
     "poll of 10 + ack": polled,
+    "poll of a thousand + ack": polled_many,
     "produce to a poll that waits": pushed,
     "a produce of each of 64 clients": crowd,
     "a message to each of 100 groups": groups,

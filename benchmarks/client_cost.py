@@ -10,6 +10,7 @@ cold after every wait; both clients meet the same.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import statistics
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,6 +30,9 @@ ROOT: Final = Path(__file__).parents[1]
 VALUE: Final = b"x" * 100
 FILLED: Final = 400_000
 HANDLED: Final = 20_000
+LISTED: Final = 300_000
+CLIENTS: Final = 64
+GROUPS: Final = 100
 
 
 class Figures:
@@ -51,6 +56,7 @@ class Workload:
     def __init__(self, servers: str, name: str) -> None:
         import quivermq  # noqa: PLC0415  (of the version that is asked for)
 
+        self._servers = servers
         self._client = client = quivermq.connect(servers, timeout=30.0)
         self._lone, self._bulk, self._pushed = f"lone-{name}", f"bulk-{name}", f"pushed-{name}"
         for topic in (self._lone, self._bulk, self._pushed):
@@ -134,8 +140,92 @@ class Workload:
                 arrived.wait(10.0)
         return {"from produce to handler": statistics.median(laps) * 1e6}
 
+    def lists(self) -> dict[str, float]:
+        """Lists of 1,000, fetched ahead; a version without them polls and acknowledges."""
+        self._groups += 1
+        group, count = f"listed-{self._groups}", 0
+        began = time.process_time_ns()
+        with self._client.subscribe(self._bulk, group, prefetch=40_000) as subscription:
+            try:
+                for messages in subscription.batches(1_000):
+                    subscription.ack(messages)
+                    count += len(messages)
+                    if count >= LISTED:
+                        break
+            except TypeError:
+                while count < LISTED:
+                    messages = self._client.poll(self._bulk, group + "-polled", 1_000)
+                    self._client.ack(messages)
+                    count += len(messages)
+        used = time.process_time_ns() - began
+        return {"lists of 1,000, a message": used / count / 1e3}
 
-WAYS: Final = ("produce", "poll_lone", "poll", "default_poll", "handler", "push")
+    def on_loop(self) -> dict[str, float]:
+        """On an event loop, the process as a whole; pauses between pushes are like a program's."""
+        return asyncio.run(self._on_loop())
+
+    async def _on_loop(self) -> dict[str, float]:
+        import quivermq.aio  # noqa: PLC0415  (of the version that is asked for)
+
+        self._groups += 1
+        async with AsyncExitStack() as opened:
+            clients = [
+                await opened.enter_async_context(quivermq.aio.connect(self._servers))
+                for _ in range(CLIENTS)
+            ]
+            await asyncio.gather(*(self._produce_on(client, 5) for client in clients))
+            began = time.process_time_ns()
+            await asyncio.gather(*(self._produce_on(client, 20) for client in clients))
+            produced = (time.process_time_ns() - began) / CLIENTS / 20 / 1e3
+            return {
+                f"{CLIENTS} clients on a loop, a message": produced,
+                "push to one subscriber on a loop": await self._pushed_on(clients[0], 1, 100),
+                f"{GROUPS} groups on a loop, a delivery": await self._pushed_on(
+                    clients[0], GROUPS, 10
+                ),
+            }
+
+    async def _produce_on(self, client: Any, count: int) -> None:
+        for _ in range(count):
+            await client.produce(self._lone, VALUE)
+
+    async def _pushed_on(self, client: Any, groups: int, messages: int) -> float:
+        """Of a message from the produce on, and of its acknowledgement."""
+        topic = f"{self._pushed}-{self._groups}-{groups}"
+        await client.create_topic(topic)
+        arrived, handled, wanted = asyncio.Event(), 0, 0
+
+        async def handle(_: Any) -> None:
+            nonlocal handled
+            handled += 1
+            if handled == wanted:
+                arrived.set()
+
+        async def push(count: int) -> None:
+            nonlocal wanted
+            for _ in range(count):
+                arrived.clear()
+                wanted = handled + groups
+                await client.produce(topic, VALUE)
+                await asyncio.wait_for(arrived.wait(), 60.0)
+                await asyncio.sleep(0.001)
+
+        subscriptions = [
+            client.subscribe(topic, f"g{number}", handler=handle) for number in range(groups)
+        ]
+        try:
+            await push(5)
+            began = time.process_time_ns()
+            await push(messages)
+            return (time.process_time_ns() - began) / messages / groups / 1e3
+        finally:
+            await asyncio.gather(*(each.close() for each in subscriptions))
+            await client.delete_topic(topic)
+
+
+WAYS: Final = (
+    "produce", "poll_lone", "poll", "default_poll", "handler", "lists", "push", "on_loop",
+)  # fmt: skip
 
 
 def work(servers: str, name: str) -> None:

@@ -17,8 +17,13 @@ OURS = "QuiverMQ"
 SYSTEMS = (OURS, "Redis Streams", "NATS JetStream", "RabbitMQ", "Apache Kafka")
 PEERS = SYSTEMS[1:]
 LATENCIES = ("lone", "push")
-COUNTERPARTS = {"handler": ("consume", 1), "arrow": ("consume", 10_000)}
-"""Work of ours alone, and what others do at the same batch size."""
+COUNTERPARTS = {
+    "handler": ("consume", 1),
+    "arrow": ("consume", 10_000),
+    "lists": ("consume", 0),
+    "sticky": ("consume", 0),
+}
+"""Work of ours alone, and what others do at the same batch size; 0: at that of ours."""
 
 
 class Conditions(NamedTuple):
@@ -102,6 +107,7 @@ class Run:
         """The best of the others at the same work, if both were measured."""
         own = self.value(ours)
         work, batch = COUNTERPARTS.get(ours.work, (ours.work, ours.batch))
+        batch = batch or ours.batch
         theirs = {
             peer: found
             for peer in peers

@@ -28,6 +28,8 @@ TITLES = {
     "groups": "{batch} groups, message by message",
     "default poll": "poll without a number",
     "arrow": "consume as Arrow, {batch} at a time; others: as messages",
+    "lists": "subscribe, lists of {batch}; others: consume",
+    "sticky": "sticky consumer, {batch} at a time; others: consume",
     "handler": "subscribe with a handler a message; others: consume 1 at a time",
 }
 ORDER = tuple(TITLES)

@@ -5,7 +5,7 @@ the work that all systems do there is some that only this one is asked for.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from itertools import cycle
 from typing import Any
@@ -18,6 +18,7 @@ from benchmarks.quiver import Brokers, wait_for_brokers
 SENT_AT_ONCE = 1_000
 """Messages between two looks at the clock."""
 PREFETCHED_MESSAGES = 40_000
+STICKY_BYTES = 32 << 20
 
 
 class Quiver(AsyncSystem):
@@ -112,6 +113,36 @@ class Quiver(AsyncSystem):
 
         return self.timed(seconds, step)
 
+    def consume_lists(self, batch: int, seconds: float) -> Sample:
+        """Pushed, as lists: fetched ahead, and acknowledged without waiting, but at the end."""
+        with self._client.subscribe(
+            self.topic, self.next_name(), prefetch=PREFETCHED_MESSAGES
+        ) as subscription:
+            lists = subscription.batches(batch)
+
+            def take() -> int:
+                messages = next(lists)
+                subscription.ack(messages)
+                return len(messages)
+
+            # To begin is not measured, as with the consumers of others that fetch ahead.
+            (first,) = next(subscription.batches(1))
+            subscription.ack(first)
+            left = self._stored() - 1
+            return self.timed(seconds, _until_gone(left, take), subscription.flush)
+
+    def consume_sticky(self, batch: int, seconds: float) -> Sample:
+        """A member of a group, which owns the partition, and commits how far it is every second."""
+        with self._client.consumer(
+            self.topic, self.next_name(), prefetch_bytes=STICKY_BYTES
+        ) as consumer:
+            left = self._stored() - len(consumer.poll(1, wait=START_SECONDS_MAX))
+            step = _until_gone(left, lambda: len(consumer.poll(batch)))
+            return self.timed(seconds, step, consumer.commit)
+
+    def _stored(self) -> int:
+        return sum(each.end_offset for each in self._client.topic(self.topic).partitions)
+
     def handle(self, seconds: float) -> Sample:
         """A function that is called for every message, and acknowledges it by returning."""
         handled = 0
@@ -189,3 +220,15 @@ class Quiver(AsyncSystem):
             return await self.timed_fan_out(
                 seconds, count, lambda: client.produce(self.topic, next(self._endless)), arrivals
             )
+
+
+def _until_gone(left: int, take: Callable[[], int]) -> Callable[[], int]:
+    """Takes some of what is left, which is counted: no consumer waits for more."""
+
+    def step() -> int:
+        nonlocal left
+        taken = take() if left > 0 else 0
+        left -= taken
+        return taken
+
+    return step

@@ -30,6 +30,8 @@ KINDS: dict[str, type[System]] = {
 CLIENTS = 64
 GROUPS = 100
 ARROW_MESSAGES = 10_000
+LIST_MESSAGES = (1_000, 10_000)
+"""Of the consumers that fetch ahead."""
 LONE_TURNS = 4
 """How often the systems take turns within a round at single messages: the slower a disk is after
 a burst, the shorter the turns should be."""
@@ -170,6 +172,14 @@ def _own_tasks(seconds: float) -> Iterator[Task]:
         "arrow", ARROW_MESSAGES,
         only(lambda ours: ours.consume_arrow(ARROW_MESSAGES, seconds)), is_own=True,
     )  # fmt: skip
+    for batch in LIST_MESSAGES:
+        yield Task(
+            "lists", batch, only(lambda ours, n=batch: ours.consume_lists(n, seconds)), is_own=True
+        )
+        yield Task(
+            "sticky", batch, only(lambda ours, n=batch: ours.consume_sticky(n, seconds)),
+            is_own=True,
+        )  # fmt: skip
     yield Task("handler", 0, only(lambda ours: ours.handle(seconds)), is_own=True)
 
 
