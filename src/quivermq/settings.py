@@ -228,6 +228,13 @@ class BrokerSettings(BaseModel):
         10_000, ge=0, description="How long a graceful stop may take."
     )
 
+    busy_poll_us: int = Field(
+        200,
+        ge=0,
+        le=10_000,
+        description="After a request, look for the next for so many microseconds before sleeping, "
+        "as long as that pays; 0: never.",
+    )
     events: bool = Field(
         True, description="Tell what happens in the cluster, in the topic `_events`."
     )

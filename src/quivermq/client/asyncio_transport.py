@@ -8,9 +8,11 @@ import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from quivermq.addresses import split_address
 from quivermq.batches import Buffer, Frame
+from quivermq.busy_poll import LoopPoll
 from quivermq.client import fork_safety
 from quivermq.client.connect_options import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
 from quivermq.client.transport import Connection, Reply, run
@@ -32,6 +34,16 @@ T = TypeVar("T")
 # Past this, `post` waits until the socket has taken some.
 WRITE_BUFFER_BYTES: Final = 4 << 20
 
+_loop_polls: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPoll] = WeakKeyDictionary()
+"""One for all connections of an event loop."""
+
+
+def _loop_poll(loop: asyncio.AbstractEventLoop) -> LoopPoll:
+    found = _loop_polls.get(loop)
+    if found is None:
+        found = _loop_polls[loop] = LoopPoll(loop)
+    return found
+
 
 class Proof(Protocol):
     """Proves to a broker that this is one as well, and that it is talking to one."""
@@ -46,11 +58,12 @@ class Proof(Protocol):
 class AsyncioConnection(asyncio.BufferedProtocol):
     """One socket, past its handshake. A failure closes it, and every call that waits raises it."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, busy_poll: bool = False) -> None:
         self.address = address
         self.welcome = proto.Welcome()
         self.is_open = True
         self._loop = asyncio.get_running_loop()
+        self._polling = _loop_poll(self._loop) if busy_poll else None
         self._transport: asyncio.WriteTransport | None = None
         self._receiver = receiver()
         self._stall = StallWatch(self._receiver)
@@ -122,7 +135,13 @@ class AsyncioConnection(asyncio.BufferedProtocol):
         request_id = self._next_id()
         self._readers[request_id] = read
         self._gather([plain_packet(id_field(request_id), fields, frame)])
+        self.expect_answer()
         return await self.take(request_id, deadline)
+
+    def expect_answer(self) -> None:
+        """To what was just asked, or is about to be, an answer comes at once."""
+        if self._polling is not None:
+            self._polling.expect()
 
     def _begin(self, request: proto.Request, frames: Sequence[Frame]) -> int:
         request.id = request_id = self._next_id()
@@ -173,6 +192,8 @@ class AsyncioConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the event loop."""
+        if self._polling is not None:
+            self._polling.came()
         try:
             for packed in self._receiver.received(nbytes):
                 if self._readers and self._read_plain(packed):
@@ -323,9 +344,12 @@ class AsyncioTransport:
         token: str | None,
         tls: ssl.SSLContext | None,
         client_name: str,
+        busy_poll: bool = False,
         prove: Callable[[], Proof] | None = None,
     ) -> None:
-        """`prove` makes the proof for one connection, if this is a broker."""
+        """`busy_poll`: look for answers that come at once. `prove` makes the proof for one
+        connection, if this is a broker."""
+        self._busy_poll = busy_poll
         self._token = token
         self._prove = prove
         self.tls = tls
@@ -404,7 +428,7 @@ class AsyncioTransport:
 
     async def _open(self, address: str, deadline: float) -> AsyncioConnection:
         host, port = split_address(address)
-        connection = AsyncioConnection(address)
+        connection = AsyncioConnection(address, busy_poll=self._busy_poll)
         try:
             async with asyncio.timeout_at(deadline):
                 await self._loop.create_connection(lambda: connection, host, port, ssl=self.tls)

@@ -10,6 +10,7 @@ Its coroutines never suspend: see `transport.run`.
 import select
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,6 +22,7 @@ from weakref import WeakSet
 
 from quivermq.addresses import split_address
 from quivermq.batches import Buffer, Frame
+from quivermq.busy_poll import WINDOW_S, LookPolicy, usable_cores
 from quivermq.client import fork_safety
 from quivermq.client.connect_options import FIRST_ID, HELLO_ID, hello, receiver, welcome_of
 from quivermq.client.transport import Connection, Reply
@@ -44,15 +46,23 @@ _FRESH_SECONDS: Final = 1.0
 _CANCEL_SECONDS: Final = 1.0
 
 
+_look_place: Final = threading.Lock()
+
+
 class BlockingConnection:
     """One socket, past its handshake. After any failure it is closed."""
 
     __slots__ = (
-        "__weakref__", "_answers", "_last_id", "_limit_seconds", "_owed", "_receiver", "_socket",
-        "_tls", "address", "is_open", "used_at", "welcome",
+        "__weakref__", "_answers", "_asks", "_last_id", "_limit_seconds", "_owed", "_plain_asks",
+        "_receiver", "_socket", "_tls", "address", "is_open", "used_at", "welcome",
     )  # fmt: skip
 
-    def __init__(self, address: str, sock: socket.socket) -> None:
+    def __init__(self, address: str, sock: socket.socket, *, busy_poll: bool = False) -> None:
+        """`busy_poll`: look for answers that come at once, which TLS does not allow."""
+        looks = busy_poll and not isinstance(sock, ssl.SSLSocket)
+        # Of some requests, polls above all, the answers may be long in coming.
+        self._plain_asks = LookPolicy() if looks else None
+        self._asks = LookPolicy() if looks else None
         self.address = address
         self.welcome = proto.Welcome()
         self.is_open = True
@@ -79,7 +89,7 @@ class BlockingConnection:
         request.id = request_id
         self._owed.add(request_id)
         self._send(packet(request.SerializeToString(), frames), deadline)
-        reply = self._await_answer(request_id, deadline)
+        reply = self._await_answer(request_id, deadline, self._asks)
         self._owed.discard(request_id)
         return reply
 
@@ -97,7 +107,8 @@ class BlockingConnection:
             self._limit(deadline)
             sock.sendall(sent)
             self._limit(deadline)
-            count = sock.recv_into(receiver.get_buffer())
+            buffer = receiver.get_buffer()
+            count = self._look(self._plain_asks, buffer) or sock.recv_into(buffer)
             arrived = receiver.peek(count)
             answered = None if arrived is None else plain_fields(arrived, field)
             found = None if answered is None else read(answered)
@@ -108,6 +119,25 @@ class BlockingConnection:
         answer = self._await_answer(request_id, deadline) if found is None else found
         self._owed.discard(request_id)
         return answer
+
+    def _look(self, policy: LookPolicy | None, buffer: Buffer) -> int:
+        """Look for an answer that comes at once, instead of sleeping until it comes: how many bytes
+        are there; 0: none, or there is no looking."""
+        # One thread of the process at a time: others may have work to do.
+        if policy is None or not policy.may_look() or not _look_place.acquire(blocking=False):
+            return 0
+        receive = self._socket.recv_into
+        try:
+            until = time.perf_counter() + WINDOW_S
+            while time.perf_counter() < until:
+                with suppress(BlockingIOError):
+                    count = receive(buffer, 0, socket.MSG_DONTWAIT)
+                    policy.paid()
+                    return count
+        finally:
+            _look_place.release()
+        policy.in_vain()
+        return 0
 
     async def post(self, request: proto.Request, frames: Sequence[Frame], deadline: float) -> int:
         """Send a request; `take` fetches the answer."""
@@ -202,14 +232,18 @@ class BlockingConnection:
         self.is_open = False
         self._socket.close()
 
-    def _await_answer(self, request_id: int, deadline: float) -> Reply:
+    def _await_answer(
+        self, request_id: int, deadline: float, policy: LookPolicy | None = None
+    ) -> Reply:
+        """With a policy the answer may come at once."""
         answers = self._answers
         try:
             while request_id not in answers:
                 if not self.is_open:
                     raise ConnectionFailed(f"{self.address} closed the connection")
                 self._limit(deadline)
-                self._keep(self._socket.recv_into(self._receiver.get_buffer()))
+                buffer = self._receiver.get_buffer()
+                self._keep(self._look(policy, buffer) or self._socket.recv_into(buffer))
         except BaseException as error:
             # Also an interrupt by the user: what the socket gives next would be half an answer.
             self._fail(error)
@@ -312,7 +346,16 @@ class BlockingLimiter:
 class BlockingTransport:
     """Opens connections, and keeps idle ones. Any thread may use it."""
 
-    def __init__(self, *, token: str | None, tls: ssl.SSLContext | None, client_name: str) -> None:
+    def __init__(
+        self,
+        *,
+        token: str | None,
+        tls: ssl.SSLContext | None,
+        client_name: str,
+        busy_poll: bool = False,
+    ) -> None:
+        """`busy_poll`: look for answers that come at once."""
+        self._busy_poll = busy_poll and usable_cores() >= 2
         self._token = token
         self._tls = tls
         self._client_name = client_name
@@ -402,7 +445,8 @@ class BlockingTransport:
     def _open(self, address: str, deadline: float) -> BlockingConnection:
         if self._is_closed:
             raise InvalidRequest("the client is closed: connect again")
-        connection = BlockingConnection(address, self._socket(address, deadline))
+        sock = self._socket(address, deadline)
+        connection = BlockingConnection(address, sock, busy_poll=self._busy_poll)
         self._all.add(connection)
         try:
             connection.greet(self._token, self._client_name, deadline)

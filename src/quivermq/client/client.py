@@ -56,6 +56,7 @@ def connect(
     timeout: float | None = None,
     tracing: Tracing = None,
     zone: str | None = None,
+    busy_poll: bool = True,
 ) -> "Client":
     """Connect to a cluster by any of its brokers.
 
@@ -70,10 +71,18 @@ def connect(
     their CA, True for the CAs of the system, or an `ssl.SSLContext`. `tracing=True` (default:
     `QUIVER_TRACING`), or a tracer provider, makes spans of OpenTelemetry. `zone` (default:
     `QUIVER_ZONE`) is where this program runs: `read` and `read_range` ask brokers of it first.
+    With `busy_poll` a call looks for its answer for up to 0.2 ms before it sleeps, as long as
+    answers come so soon and the processor is free; without, it sleeps at once.
     Raises `ConnectionFailed` if no server can be reached.
     """
     options = ConnectOptions.of(
-        servers, token=token, tls=tls, timeout=timeout, tracing=tracing, zone=zone
+        servers,
+        token=token,
+        tls=tls,
+        timeout=timeout,
+        tracing=tracing,
+        zone=zone,
+        busy_poll=busy_poll,
     )
     load_arrow()
     return open_client(options)

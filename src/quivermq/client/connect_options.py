@@ -51,7 +51,12 @@ class TransportFactory(Protocol[D_co]):
     """The class of a transport."""
 
     def __call__(
-        self, *, token: str | None, tls: ssl.SSLContext | None, client_name: str
+        self,
+        *,
+        token: str | None,
+        tls: ssl.SSLContext | None,
+        client_name: str,
+        busy_poll: bool,
     ) -> D_co: ...
 
 
@@ -66,6 +71,8 @@ class ConnectOptions:
     tracer: "ClientTracer | None" = None
     zone: str = ""
     """Replicas of this zone are read from first; "": it is not known."""
+    busy_poll: bool = True
+    """Look for an answer that comes at once, before sleeping until it comes."""
 
     @classmethod
     def of(
@@ -77,6 +84,7 @@ class ConnectOptions:
         timeout: float | None,
         tracing: Tracing = None,
         zone: str | None = None,
+        busy_poll: bool = True,
     ) -> Self:
         """The same, checked; what is None is as the environment says, then the user's file."""
         is_told_all = None not in (servers, token, tls, timeout, zone)
@@ -96,11 +104,18 @@ class ConnectOptions:
             zone = os.environ.get(ZONE_VARIABLE) or file.zone or ""
         check_zone_name(zone)
         tracer = client_tracer(tracing)
-        return cls(parse_servers(servers), token, client_context(tls), timeout, tracer, zone)
+        return cls(
+            parse_servers(servers), token, client_context(tls), timeout, tracer, zone, busy_poll
+        )
 
     def transport(self, make: TransportFactory[D_co]) -> D_co:
         """A transport that connects with them."""
-        return make(token=self.token, tls=self.tls, client_name=program_name())
+        return make(
+            token=self.token,
+            tls=self.tls,
+            client_name=program_name(),
+            busy_poll=self.busy_poll,
+        )
 
 
 def chosen_identity(producer_id: int | None, epoch: int) -> ProducerIdentity | None:

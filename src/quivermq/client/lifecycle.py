@@ -7,6 +7,7 @@ subscriptions run, and how all of it ends.
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 from weakref import WeakSet
@@ -171,7 +172,8 @@ class ClientLifecycle:
         )
 
     def _background_core(self) -> Core:
-        return _core_of(self._options, AsyncioTransport)
+        # A loop that looks would take turns at the interpreter with the program's own threads.
+        return _core_of(replace(self._options, busy_poll=False), AsyncioTransport)
 
     def _settle(
         self, messages: LeasedMessage | Iterable[LeasedMessage], terms: SettlementTerms

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from quivermq.busy_poll import LoopPoll
 from quivermq.errors import StorageFailed
 from quivermq.log import Disk, RealDisk
 from quivermq.node.disk_thread import DiskThread
@@ -63,6 +64,10 @@ class Machine:
     def start_tracer(self, node: int) -> "BrokerTracer":
         """Trace; raises `InvalidRequest` if what that needs is not installed."""
         return broker_tracer(node)
+
+    def poll_busily(self, window_s: float) -> LoopPoll:
+        """Keep the event loop awake for so long where something is expected."""
+        return LoopPoll(asyncio.get_running_loop(), window_s)
 
     def watch_loop(self, budget_s: float, stalls: Stalls) -> LoopWatch | None:
         """Count what holds the event loop for longer than the budget."""

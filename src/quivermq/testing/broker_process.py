@@ -206,8 +206,9 @@ def main() -> int:
         settings, *rest = (json.loads(argument) for argument in sys.argv[1:3])
         surroundings: dict[str, Any] = rest[0] if rest else {}
         # Only the hosts of a test reach its brokers. Earlier releases do not know these settings,
-        # so the test does not name them.
-        known = BrokerSettings(**{"grpc": "", "insecure": True, "events": False, **settings})
+        # so the test does not name them. And the test itself wants the cores.
+        usual = {"grpc": "", "insecure": True, "events": False, "busy_poll_us": 0}
+        known = BrokerSettings(**{**usual, **settings})
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(serve(known, **surroundings))
     except QuiverError as error:

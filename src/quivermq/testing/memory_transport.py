@@ -210,6 +210,7 @@ class MemoryTransport:
         token: str | None = None,
         tls: ssl.SSLContext | None = None,  # noqa: ARG002  (there is nothing to encrypt)
         client_name: str = "memory",
+        busy_poll: bool = False,  # noqa: ARG002  (nothing comes from outside of the event loop)
     ) -> None:
         self._servers = list(servers)
         self._token = token

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from quivermq.batches import Buffer
+from quivermq.busy_poll import LoopPoll
 from quivermq.errors import Overloaded, QuiverError
 from quivermq.node import Accepted, AccessControl, Counters, Service, address_of
 from quivermq.transports.session import Session, SessionSettings
@@ -33,6 +34,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         self._is_paused = False
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
+        self._polling = client_connections.polling
         # Answers of this turn of the loop, which leave together.
         self._unsent: list[Buffer] = []
         self._unsent_bytes = 0
@@ -65,6 +67,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return self.session.receiver.get_buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._polling.came()
         try:
             self.session.received(nbytes, self._now())
         except QuiverError as error:
@@ -103,6 +106,7 @@ class ClientConnection(asyncio.BufferedProtocol):
                 transport.write(b"".join(unsent))
             else:
                 transport.writelines(unsent)
+            self._polling.expect()
             if self._is_paused:
                 self._pause_or_resume()
 
@@ -176,7 +180,10 @@ class ClientConnections:
         counters: Counters,
         connections_max: int,
         cluster_id: Callable[[], str],
+        polling: LoopPoll,
     ) -> None:
+        """`polling`: who was answered often asks again at once."""
+        self.polling = polling
         self.service = service
         self.access = access
         self.settings = settings

@@ -75,6 +75,7 @@ class _Doors:
             host.counters,
             settings.connections_max,
             lambda: host.cluster_id,
+            self._machine.poll_busily(settings.busy_poll_us / 1_000_000),
         )
 
     async def _stop_listening(self) -> None:

@@ -61,6 +61,7 @@ class LoneSettler:
         if plain is None or not isinstance(connection, AsyncioConnection):
             return None
         deadline = self._router.transport.now() + self._attempt_seconds
+        connection.expect_answer()
         try:
             reply = await connection.ask(self._request(settlements), (), deadline)
         except (ConnectionFailed, Timeout) as error:

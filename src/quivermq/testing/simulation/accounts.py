@@ -285,7 +285,9 @@ class GuestUser(User):
         has happened."""
         began_us = self.stage.world.time.now_us
         try:
-            client = await quivermq.aio.connect(self.servers, timeout=_TRIED_S, token=permit.token)
+            client = await quivermq.aio.connect(
+                self.servers, timeout=_TRIED_S, token=permit.token, busy_poll=False
+            )
         except QuiverError as error:
             self._judge(permit, SIGN_IN, began_us, error)
             return

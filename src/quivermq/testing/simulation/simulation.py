@@ -513,7 +513,10 @@ class Simulation:
 
     def _connect(self) -> "quivermq.aio.Connecting":
         """A client of the operator, who reaches all brokers."""
-        return quivermq.aio.connect(self.cluster.servers, timeout=20.0, token=self.accounts.root)
+        # Virtual time stands still while a loop looks for anything.
+        return quivermq.aio.connect(
+            self.cluster.servers, timeout=20.0, token=self.accounts.root, busy_poll=False
+        )
 
     def _new_machine(self, host: str = "") -> SimulatedMachine:
         self._machines += 1

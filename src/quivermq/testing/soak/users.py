@@ -85,6 +85,7 @@ def journaled_stage(
         {topic: partitions},
         pace_s=pace_s,
         has_right_clocks=has_right_clocks,
+        busy_poll=True,
     )
 
 

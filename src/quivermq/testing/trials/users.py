@@ -134,6 +134,8 @@ class Stage:
     """Whether retention drops messages of these topics."""
     has_right_clocks: bool = True
     """Whether what is delayed can be judged by the time of the simulation."""
+    busy_poll: bool = False
+    """Whether clients look for answers before they sleep, which virtual time does not allow."""
     failures: list[QuiverError] = field(default_factory=list)
     """Errors that users got after all retries of their clients."""
 
@@ -158,7 +160,11 @@ class User:
         while not self.is_done:
             try:
                 client = await quivermq.aio.connect(
-                    self.servers, timeout=TIMEOUT_S, token=self.token, zone=self.zone
+                    self.servers,
+                    timeout=TIMEOUT_S,
+                    token=self.token,
+                    zone=self.zone,
+                    busy_poll=self.stage.busy_poll,
                 )
             except QuiverError as error:
                 self.fail(error)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Hashable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
+from quivermq.busy_poll import LoopPoll
 from quivermq.log import Disk
 from quivermq.node import DiskThread, LoopWatch, Machine
 from quivermq.testing.simulated_disk import Killed, SimulatedDisk
@@ -138,6 +139,10 @@ class SimulatedMachine(Machine):
         if not isinstance(loop, VirtualLoop):
             raise TypeError("a simulated machine runs processes on virtual time")
         return VirtualDiskThread(loop)
+
+    def poll_busily(self, window_s: float) -> LoopPoll:  # noqa: ARG002
+        # Not at all: virtual time stands still while anything is due.
+        return LoopPoll(asyncio.get_running_loop(), 0.0)
 
     def watch_loop(self, budget_s: float, stalls: "Stalls") -> LoopWatch | None:  # noqa: ARG002
         return None
