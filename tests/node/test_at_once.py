@@ -1,6 +1,7 @@
 """A replica that is alone and waits for no disk writes at once what it is asked, and the same."""
 
 import asyncio
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -10,8 +11,9 @@ from quivermq.errors import Corrupt, OutOfSequence, QuiverError, StorageFailed, 
 from quivermq.node.hosted_replica import HostedReplica
 from quivermq.queue import LeaseManager, LeaseRequest
 from quivermq.replica import Produced, Result
+from tests.node.cluster_stage import cluster
 from tests.node.replica_stage import Stage, begin_produce, produced, stage
-from tests.transports.stage import on_loop, until
+from tests.transports.stage import Talker, make_topic, on_loop, store, until
 
 GROUP = "workers"
 
@@ -299,3 +301,29 @@ async def test_what_waits_for_a_disk_is_never_written_at_once() -> None:
         group = await _first_of_a_turn(it)
         assert stored_at_once(group, frame(1)) is None
         assert group.readable_end == 1
+
+
+@on_loop
+async def test_what_others_have_to_store_is_never_written_at_once(tmp_path: Path) -> None:
+    async with cluster(tmp_path, fsync="interval") as brokers:
+        talker = await Talker.in_memory(brokers.running[1])
+        await make_topic(talker)
+        await store(talker, b"x")
+        talker.close()
+        every = (server.broker.scheduler.replicas for server in brokers.running.values())
+        (group,) = [
+            each
+            for replicas in every
+            for each in replicas.values()
+            if each.name.topic == "orders" and each.was_serving
+        ]
+        assert len(group.replica.configuration.voters) == 3
+        await turn(group)
+        assert stored_at_once(group, frame(1)) is None
+        answers: list[Result] = []
+        group.produce(frame(2), answers.append)
+        group.advance()
+        assert not answers, "the others have not heard of it"
+        await until(lambda: answers)
+        assert isinstance(answers[0], Produced)
+        assert group.readable_end == 2

@@ -11,7 +11,7 @@ import sys
 from quivermq.testing.simulation.faults import FAULTS, GATEWAY_FAULTS
 
 FIRST, SEEDS = 10, 2
-"""Three brokers with users and HTTP; five with gateways."""
+"""Three brokers that sync later, with users and HTTP; five with gateways."""
 REPLAYED = 590
 """One broker with gateways, users and HTTP."""
 SEEN = ("steps by HTTP", "calls of guests that were refused", "users of gateways")

@@ -30,6 +30,7 @@ from quivermq.testing.simulation.accounts import Accounts, GuestUser
 from quivermq.testing.simulation.cluster import SimulatedBroker, SimulatedCluster
 from quivermq.testing.simulation.faults import (
     DRIFT,
+    LOSING_WHAT_IS_NOT_SYNCED,
     YEAR_US,
     FaultContext,
     Nemesis,
@@ -85,6 +86,9 @@ ZONED: Final = 7
 """One seed of so many has brokers in two zones, and users who read in theirs."""
 UPGRADED: Final = 8
 """Of so many seeds, one begins at an earlier feature level, which a user raises."""
+SYNCED_LATER: Final = 11
+"""Of so many seeds, one has brokers that acknowledge before they sync, and topics with one replica:
+they write at once (decision 0067)."""
 STORY_LINES: Final = 40
 
 
@@ -127,6 +131,7 @@ class Simulation:
         size = dice.choice((1, 3, 3, 3, 5))
         self.accounts = accounts = Accounts(self.world, seed)
         self._is_zoned = seed % ZONED == ZONED - 1
+        self._syncs_later = seed % SYNCED_LATER == SYNCED_LATER - 1
         self.http = HttpUsers(seed)
         if self.http.are_on:
             network.sound_ports = frozenset({HTTP_PORT})
@@ -153,7 +158,8 @@ class Simulation:
     def _server_settings(self, host: str) -> dict[str, object]:
         """Of a broker or a gateway."""
         zone = {"zone": _zone_of(host)} if self._is_zoned else {}
-        return self.accounts.settings | self.http.listen(host) | zone
+        fsync = {"fsync": "interval"} if self._syncs_later else {}
+        return self.accounts.settings | self.http.listen(host) | zone | fsync
 
     def run(self) -> Outcome:
         """Run all phases; raises `Violation` with the story as a note."""
@@ -226,7 +232,7 @@ class Simulation:
             self._do(self._make_root, STARTING_MS_MAX, "localhost")
         self.gateways.start()
         self._until(lambda: self.gateways.is_ready, STARTING_MS_MAX, "I9: no gateway started")
-        replication = min(3, len(self.cluster.brokers))
+        replication = 1 if self._syncs_later else min(3, len(self.cluster.brokers))
 
         async def create() -> None:
             async with self._connect() as client:
@@ -253,7 +259,7 @@ class Simulation:
             self.gateways.all,
         )
         self._context = context
-        self._nemesis = Nemesis(context, lambda name: name not in self.left_out.faults)
+        self._nemesis = Nemesis(context, self._is_kept)
         for stage in self.stages.all:
             stage.has_right_clocks = odd_clock not in self._nemesis.chosen
         self.makers = self.stages.draw_users(self.dice, is_upgraded=self._is_upgraded)
@@ -262,6 +268,10 @@ class Simulation:
             if number not in self.left_out.users:
                 self._add_user(make, Random(chance))
         self._run_for(self.dice.randint(15_000, 35_000))
+
+    def _is_kept(self, fault: str) -> bool:
+        is_too_much = self._syncs_later and fault in LOSING_WHAT_IS_NOT_SYNCED
+        return not (is_too_much or fault in self.left_out.faults)
 
     def _heal(self) -> None:
         self._context.is_over = True
