@@ -101,8 +101,9 @@ def test_an_installed_completion_works_in_a_new_shell(
     variables = {"HOME": str(tmp_path), "PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
     for _ in range(2):  # a second time changes nothing
         with Terminal(command=SHELLS[shell], columns=160, **variables) as terminal:
-            terminal.press(f"quiver --install-completion{ENTER}")
-            terminal.wait_until("once you restart the terminal")
+            # It writes on after its last line, and a terminal that is closed kills it.
+            terminal.press(f"quiver --install-completion && echo rea''dy{ENTER}")
+            assert "once you restart the terminal" in terminal.wait_until(is_at_prompt)
     with Terminal(command=[shell, "-i"], columns=160, **variables) as terminal:
         terminal.press(f"echo rea''dy{ENTER}")
         terminal.wait_until(is_at_prompt)

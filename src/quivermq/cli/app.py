@@ -112,9 +112,12 @@ def _join_words() -> None:
 def _finish_zsh_completion() -> None:
     """Let zsh complete at the first Tab of a session: that Tab loads the file that typer has
     written, which defines a function and does not call it."""
+    from quivermq.cli.output import write_atomically  # noqa: PLC0415  (most commands do without)
+
     file = Path.home() / ".zfunc" / "_quiver"
     if file.is_file() and _ZSH_CALL not in (text := file.read_text()):
-        file.write_text(f"{text.rstrip()}\n\n{_ZSH_CALL}\n")
+        # Who closes the terminal now kills this: half a file would complete nothing, for ever.
+        write_atomically(file, f"{text.rstrip()}\n\n{_ZSH_CALL}\n")
 
 
 def main() -> None:

@@ -60,7 +60,7 @@ def print_line(text: str, style: str = "") -> None:
 
 def write_atomically(file: Path, text: str) -> None:
     """Write the file at once, so that no reader sees half of it."""
-    half = file.with_name(file.name + ".tmp")
+    half = file.with_name(f".{file.name}.tmp")
     half.write_text(text)
     half.replace(file)
 
