@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
@@ -12,6 +14,39 @@ from tests.node.test_time_slices import work
 from tests.transports.stage import on_served_loop
 
 BUDGET_S = 0.1
+
+LOOKED_AT = """
+import gc, sys, threading, time
+from quivermq.node import calls_of
+
+# Calls of many sizes, none of them for long.
+FUNCTIONS = []
+for size in range(1, 12):
+    names = "".join(f"    a{i} = [x for x in (1, 2)]\\n" for i in range(size))
+    call = f"    return FUNCTIONS[(n * 7 + {size}) % 11](n - 1) if n else 0\\n"
+    exec(f"def work{size}(n):\\n{names}{call}")
+    FUNCTIONS.append(globals()[f"work{size}"])
+
+def work_on():
+    while True:
+        for n in range(1, 30): FUNCTIONS[n % 11](n)
+
+def let_it_work(phase, _):
+    if phase == "start" and threading.get_ident() == looking: time.sleep(5e-5)
+
+looking = threading.get_ident()
+thread = threading.Thread(target=work_on, daemon=True)
+thread.start()
+gc.set_threshold(20, 2, 2)
+gc.callbacks.append(let_it_work)
+sys.setswitchinterval(1e-5)
+until = time.monotonic() + 3
+while time.monotonic() < until:
+    for frame, line in calls_of(thread.ident, 1000):
+        assert type(frame).__name__ == "frame", frame
+    rubbish = [[number] for number in range(30)]
+assert gc.isenabled()
+"""
 
 
 async def watched(*holds: Callable[[], None]) -> tuple[Stalls, LoopWatch]:
@@ -82,3 +117,10 @@ async def test_lines_are_rationed_and_counts_are_not(caplog: pytest.LogCaptureFi
     stalls, _ = await watched(*[lambda: work(2 * BUDGET_S)] * 3)
     assert stalls.count == 3
     assert len([r for r in caplog.records if r.getMessage().startswith(HELD)]) == 1
+
+
+def test_garbage_that_is_collected_meanwhile_does_not_mix_up_the_calls_of_a_thread() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKED_AT], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

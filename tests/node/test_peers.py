@@ -1,6 +1,7 @@
 """Links between brokers over real sockets: lanes, limits, and who is let in."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ import pytest
 
 from quivermq.addresses import split_address
 from quivermq.batches import DEFAULT_LIMITS, Frame, Index, encode_batch
+from quivermq.node import peers
 from quivermq.node.peers import LinkHooks, LinkLane, PeerLinks, lane_of
 from quivermq.raft import Entry, EntryKind, Message, MessageKind
 from quivermq.replica import Chunk, Consensus, Mail, Rouse
@@ -16,6 +18,7 @@ from quivermq.wire import PROTOCOL, packet, proto
 from quivermq.wire.receiver import STALLED_S
 from tests.transports.stage import hears_only_the_end, on_loop, until
 
+NOWHERE = "127.0.0.1:1"
 GROUP = bytes(15) + b"\x01"
 
 
@@ -74,7 +77,7 @@ async def broker(
 
 
 def is_connected(one: Broker, node: int) -> bool:
-    return all(link.connection is not None for link in one.links.peers[node].lanes.values())
+    return one.links.reaches(node)
 
 
 async def connected(one: Broker, other: Broker) -> None:
@@ -216,6 +219,21 @@ async def test_a_link_survives_whatever_happens_when_it_connects(
         await connected(one, two)
         await until(lambda: len(calls) == 2)
         assert "is tried again" in caplog.text
+
+
+@on_loop
+async def test_a_peer_that_is_heard_is_dialled_at_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(peers, "_DIAL_AGAIN_S", (1000.0, 1000.0))
+    caplog.set_level(logging.DEBUG, "quivermq.peers")
+    async with broker(1) as one, broker(2) as two:
+        one.links.know(2, NOWHERE)
+        await until(lambda: caplog.text.count("no link to node 2") == len(LinkLane))
+        one.links.know(2, two.address)
+        assert not one.links.reaches(2)
+        await connected(two, one)
+        await until(lambda: one.links.reaches(2))
 
 
 @pytest.mark.parametrize("address", ["", "nowhere", "x" * 300 + ":1", "..:1", "127.0.0.1:0"])

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from quivermq.node.host import Host
     from quivermq.node.hosted_replica import HostedReplica
     from quivermq.node.listener import Accepted, address_of, close_listener, listening_at
-    from quivermq.node.loop_watch import BLOCKED_FACTOR, HELD, LoopWatch, Stalls, waited_s
+    from quivermq.node.loop_watch import (
+        BLOCKED_FACTOR,
+        HELD,
+        Calls,
+        LoopWatch,
+        Stalls,
+        calls_of,
+        waited_s,
+    )
     from quivermq.node.machine import Machine
     from quivermq.node.service import Cancellable, Service
     from quivermq.node.slow_imports import refuse_pandas
@@ -37,6 +45,7 @@ _PLACES = {
     "AccessControl": "access_control",
     "Broker": "broker",
     "Caller": "callers",
+    "Calls": "loop_watch",
     "Cancellable": "service",
     "Challenge": "cluster_secret",
     "Counters": "counters",
@@ -56,6 +65,7 @@ _PLACES = {
     "address_of": "listener",
     "close_listener": "listener",
     "bearer_token": "callers",
+    "calls_of": "loop_watch",
     "check_exposure": "exposure",
     "damaged_files": "data_dir",
     "end_tasks": "tasks",
@@ -73,6 +83,7 @@ __all__ = [
     "AccessControl",
     "Broker",
     "Caller",
+    "Calls",
     "Cancellable",
     "Challenge",
     "Counters",
@@ -91,6 +102,7 @@ __all__ = [
     "Turn",
     "address_of",
     "bearer_token",
+    "calls_of",
     "check_exposure",
     "close_listener",
     "damaged_files",

@@ -46,6 +46,7 @@ from quivermq.node.service import Service
 from quivermq.node.sticky_coordinator import StickyCoordinator
 from quivermq.node.tasks import end_tasks
 from quivermq.node.traced_service import TracedService
+from quivermq.raft import NOBODY
 from quivermq.replica import ReplicaSettings
 from quivermq.settings import BrokerSettings
 from quivermq.tls import BrokerTls
@@ -595,29 +596,43 @@ class Broker:
 
     async def _hand_over(self) -> None:
         """Hand leadership over, so that no partition has to wait for an election."""
-        deadline = asyncio.get_running_loop().time() + min(
-            _HANDOVER_S, self.settings.stop_timeout_ms / 1000
-        )
-        while asyncio.get_running_loop().time() < deadline:
-            left = [
-                hosted for hosted in self.scheduler.replicas.values() if self._can_hand_over(hosted)
-            ]
-            if not left:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(_HANDOVER_S, self.settings.stop_timeout_ms / 1000)
+        handed: set[HostedReplica] = set()
+        while loop.time() < deadline:
+            left = [hosted for hosted in self.scheduler.replicas.values() if self._is_left(hosted)]
+            # An heir may need the vote of this broker, and that has to reach the disk first.
+            if not left and all(self._has_heir(hosted) for hosted in handed):
                 return
             for hosted in left:
-                hosted.transfer_leader(self._successor(hosted))
+                if successor := self._successor(hosted):
+                    hosted.transfer_leader(successor)
+                    handed.add(hosted)
             await asyncio.sleep(0.05)
 
-    def _can_hand_over(self, hosted: HostedReplica) -> bool:
-        return hosted.was_serving and self._successor(hosted) != 0
+    def _is_left(self, hosted: HostedReplica) -> bool:
+        return hosted.was_serving and bool(self._others_alive(hosted))
+
+    def _others_alive(self, hosted: HostedReplica) -> list[int]:
+        """The other voters whose brokers were heard lately."""
+        return [
+            member
+            for member in hosted.replica.configuration.voters
+            if member != hosted.member and self.is_alive(node_of(member))
+        ]
+
+    def _has_heir(self, hosted: HostedReplica) -> bool:
+        """Whether another member leads, or waiting for one is of no use."""
+        if hosted.trouble or not self._others_alive(hosted):
+            return True
+        return hosted.replica.leader not in {NOBODY, hosted.member}
 
     def _successor(self, hosted: HostedReplica) -> int:
-        """The member that is best prepared, among those that are there; 0 if there is none."""
+        """The member that is best prepared, among those that can be told; 0 if there is none."""
         others = [
             (lag, member)
-            for member in hosted.replica.configuration.voters
-            if member != hosted.member
-            and self.is_alive(node_of(member))
+            for member in self._others_alive(hosted)
+            if self.links.reaches(node_of(member))
             and (lag := hosted.replica.lag_of(member)) is not None
         ]
         return min(others)[1] if others else 0

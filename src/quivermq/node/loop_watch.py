@@ -9,6 +9,7 @@ larger, since a thread may also wait for its turn in the interpreter.
 """
 
 import asyncio
+import gc
 import logging
 import sys
 import threading
@@ -16,7 +17,6 @@ import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple
@@ -32,8 +32,37 @@ _BEATS: Final = 4
 _LOOKS: Final = 2
 """In the time of the budget: how often the thread looks whether a beat is overdue."""
 _LOG_AGAIN_S: Final = 10.0
-_STACK_FRAMES: Final = 25
+_CALLS_MAX: Final = 25
 _UNSEEN: Final = "(no stack: the thread did not let go of the interpreter meanwhile)"
+
+
+Calls = list[tuple[FrameType, int]]
+"""Of a thread, from the inside out, each with its line."""
+
+_walking: Final = threading.Lock()
+
+
+def calls_of(thread: int, calls_max: int) -> Calls:
+    """Where another thread is. Source lines are looked up only when it is told: files take turns of
+    the interpreter, and the thread may have gone on by then.
+
+    Nothing is collected meanwhile: Python 3.11 may collect garbage while it makes the object for a
+    call, what runs then may let the other thread go on and return from that call, and the object
+    would be one of memory that is used for something else.
+    """
+    calls: Calls = []
+    with _walking:
+        is_collecting = gc.isenabled()
+        gc.disable()
+        try:
+            frame = sys._current_frames().get(thread)  # noqa: SLF001  (there is no other way)
+            while frame is not None and len(calls) < calls_max:
+                calls.append((frame, frame.f_lineno))
+                frame = frame.f_back
+        finally:
+            if is_collecting:
+                gc.enable()
+    return calls
 
 
 @dataclass(slots=True)
@@ -129,7 +158,7 @@ class LoopWatch:
                 continue
             held_s = worked_s - beat.cpu_s - self._interval_s
             if held_s > self._budget_s:
-                self._tell(beat, held_s, "busy", self._stack())
+                self._tell(beat, held_s, "busy", self._calls())
                 continue
             if worked_s - worked_before_s > (looked_at - before_s) / 4:
                 # It works, and is not blocked. Reading what the system says takes turns of the
@@ -144,19 +173,14 @@ class LoopWatch:
                 passed_s = min(looked_at - before_s, 2 * pause_s)
                 idle_s += max(0.0, passed_s - (used_s - used_before_s))
             if idle_s > BLOCKED_FACTOR * self._budget_s:
-                self._tell(beat, idle_s, "blocked", self._stack())
+                self._tell(beat, idle_s, "blocked", self._calls())
 
-    def _stack(self) -> list[tuple[FrameType, int]]:
-        """Where the loop's thread is, from the inside out. Source lines are looked up only when it
-        is logged: files take turns of the interpreter, and the loop may have gone on by then."""
-        frame = sys._current_frames().get(self._ident)  # noqa: SLF001  (there is no other way)
-        return list(islice(traceback.walk_stack(frame), _STACK_FRAMES)) if frame else []
+    def _calls(self) -> Calls:
+        return calls_of(self._ident, _CALLS_MAX)
 
     # In either.
 
-    def _tell(
-        self, beat: _Beat, held_s: float, how: str, stack: list[tuple[FrameType, int]]
-    ) -> None:
+    def _tell(self, beat: _Beat, held_s: float, how: str, calls: Calls) -> None:
         if beat.number == self._told:
             return
         self._told = beat.number
@@ -169,7 +193,7 @@ class LoopWatch:
                 HELD + " %.2f s or more (%s); the last %d of its calls:\n%s",
                 held_s,
                 how,
-                _STACK_FRAMES,
-                "".join(traceback.StackSummary.extract(reversed(stack)).format()) or _UNSEEN,
+                _CALLS_MAX,
+                "".join(traceback.StackSummary.extract(reversed(calls)).format()) or _UNSEEN,
                 extra={"loop": type(self._loop).__module__},
             )

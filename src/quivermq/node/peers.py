@@ -9,6 +9,7 @@ import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
@@ -119,6 +120,7 @@ class PeerLink:
         self.outbox = Outbox()
         self.connection: Outgoing | None = None
         self.dropped = 0
+        self._heard = asyncio.Event()
         self._task = asyncio.create_task(self._stay_connected(), name=f"link {peer.node}")
 
     def flush(self, bytes_max: int) -> None:
@@ -158,8 +160,15 @@ class PeerLink:
             except Exception:
                 # Whatever it is, without its links this broker is of no use.
                 logger.exception("the link to node %d failed, and is tried again", self.peer.node)
-            await asyncio.sleep(delay * _random.uniform(0.5, 1.0))
-            delay = min(delay * 2, _DIAL_AGAIN_S[1])
+            self._heard.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(delay * _random.uniform(0.5, 1.0)):
+                    await self._heard.wait()
+            delay = _DIAL_AGAIN_S[0] if self._heard.is_set() else min(delay * 2, _DIAL_AGAIN_S[1])
+
+    def dial_soon(self) -> None:
+        """The peer was just heard: if there is no connection to it, there can be one."""
+        self._heard.set()
 
     async def _connect(self) -> bool:
         """Connect, and return when the connection is lost; False if there was none, because one
@@ -404,6 +413,11 @@ class PeerLinks:
                 peer.look_again_at = now + self._silence_s
                 self.hooks.silent(peer.node)
 
+    def reaches(self, node: int) -> bool:
+        """Whether mail of all kinds can be sent to a broker now."""
+        peer = self.peers.get(node)
+        return peer is not None and all(link.connection for link in peer.lanes.values())
+
     @property
     def silent_nodes(self) -> frozenset[int]:
         return frozenset(node for node, peer in self.peers.items() if peer.is_silent)
@@ -422,6 +436,8 @@ class PeerLinks:
         peer = self.peers.get(hello.node)
         if peer is not None and not answer.refusal:
             peer.heard_at = self.now()
+            for link in peer.lanes.values():
+                link.dial_soon()
         return answer
 
     def _take(

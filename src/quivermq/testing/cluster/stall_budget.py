@@ -14,26 +14,21 @@ import asyncio
 import gc
 import logging
 import re
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, Final
 
-from quivermq.node import BLOCKED_FACTOR, waited_s
+from quivermq.node import BLOCKED_FACTOR, Calls, calls_of, waited_s
 
 _SAMPLE_S: Final = 0.025
+_CALLS_MAX: Final = 1_000
 _COLLECTED_LATELY_S: Final = 1.0
 _BROKER: Final = re.compile(r"quivermq/(node|transports|queue|replica|raft|log|cluster)/")
 _CLIENT: Final = re.compile(
     r"quivermq/(client|spark|lakehouse|pipelines|testing)/(?!memory_|simulated_disk)"
 )
-
-
-Frames = list[tuple[FrameType, int]]
-"""Calls, from the inside out, each with its line."""
 
 
 class _Run:
@@ -47,21 +42,21 @@ class _Run:
         self.began_s = 0.0
 
     def begin(self) -> None:
-        self._frames: Frames = []
+        self._calls: Calls = []
         self.blocked_s = 0.0
         self.began_s = time.monotonic()
 
     @property
     def stack(self) -> str:
         """Where it was last seen, as text: files are read for it, which may take long."""
-        return "".join(traceback.StackSummary.extract(reversed(self._frames)).format())
+        return "".join(traceback.StackSummary.extract(reversed(self._calls)).format())
 
-    def look(self, now_s: float, frames: Frames) -> None:
+    def look(self, now_s: float, calls: Calls) -> None:
         """Note where it is, and how long it has been there without wanting the processor."""
-        before, self._frames = self._frames, frames
+        before, self._calls = self._calls, calls
         used_s = time.clock_gettime(self._clock) + waited_s()
         before_s, used_before_s = self._looked
-        if frames == before:
+        if calls == before:
             # The sampling thread may have been late itself.
             passed_s = min(now_s - before_s, 2 * _SAMPLE_S)
             self.blocked_s += max(0.0, passed_s - (used_s - used_before_s))
@@ -149,10 +144,9 @@ class StallBudget:
                 began_s = run.began_s
                 if not began_s or now_s - began_s < self._budget_s / 2:
                     continue
-                frame = sys._current_frames().get(run.thread)  # noqa: SLF001
-                if frame is None or run.began_s != began_s:
-                    continue
-                run.look(now_s, list(traceback.walk_stack(frame)))
+                calls = calls_of(run.thread, _CALLS_MAX)
+                if calls and run.began_s == began_s:
+                    run.look(now_s, calls)
 
 
 class _Listener(logging.Handler):
