@@ -74,6 +74,8 @@ def test_a_variable_names_another_file_or_none(
         ("timeout = 'soon'", "timeout: 'soon' is not a duration"),
         ("timeout = 0", "timeout must be more than 0"),
         ("servers", "is not TOML"),
+        (f"timeout = {'1' * 5000}", "is not TOML: a number has too many digits"),
+        (f"timeout = {'[' * 5000}", "is not TOML: brackets are nested too deeply"),
     ],
 )
 def test_a_file_that_is_wrong_is_named_with_what_is_wrong(file: Path, text: str, told: str) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from quivermq.errors import InvalidRequest
 from quivermq.quantities import parse_duration
+from quivermq.validation import explain_toml
 
 logger = logging.getLogger("quivermq.client")
 
@@ -53,8 +54,8 @@ def read_client_file() -> ClientFile:
         return ClientFile()
     except OSError as error:
         raise InvalidRequest(f"{path} cannot be read: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InvalidRequest(f"{path} is not TOML: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"{path} is not TOML: {explain_toml(error)}") from error
     settings = _settings_of(found, path)
     if settings.token and path.stat().st_mode & _OTHERS:
         _warn_of_readers(path)

@@ -76,3 +76,12 @@ def _wanted(kind: str, context: Mapping[str, Any]) -> str | None:
     if rest == "float":  # of int_from_float
         name = name.removesuffix("_from")
     return _KINDS.get(name)
+
+
+def explain_toml(error: ValueError | RecursionError) -> str:
+    """Why a text is no TOML; what exceeds a limit of the parser is said in Python's words."""
+    if isinstance(error, RecursionError):
+        return "brackets are nested too deeply"
+    if "set_int_max_str_digits" in str(error):
+        return "a number has too many digits"
+    return str(error)

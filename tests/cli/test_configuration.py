@@ -106,6 +106,8 @@ def test_the_file_is_named_by_flag_or_variable_and_must_exist(tmp_path: Path) ->
         ("node_id = 0\n", "quiver.toml: node_id: must be at least 1, not 0"),
         ("listen = '7600'\n", "quiver.toml: listen: '7600' is not an address"),
         ("fsync = \n", "quiver.toml is not TOML"),
+        (f"tick_ms = {'1' * 5000}", "quiver.toml is not TOML: a number has too many digits"),
+        (f"tick_ms = {'[' * 5000}", "quiver.toml is not TOML: brackets are nested too deeply"),
         ("peers = {1 = 'a:7700'}\n", "peers names node 1 itself"),
         ("join = 'a:7600'\npeers = {2 = 'a:7700'}\n", "set only one of them"),
     ],

@@ -6,7 +6,6 @@ can name the place to fix.
 """
 
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -26,7 +25,7 @@ from pydantic_settings import (
 
 from quivermq.cli.errors import UsageError
 from quivermq.settings import BrokerSettings
-from quivermq.validation import explain
+from quivermq.validation import explain, explain_toml
 
 PREFIX: Final = "QUIVER_"
 DEFAULT_FILE: Final = "quiver.toml"
@@ -108,8 +107,8 @@ def _read_file(file: Path | None) -> tuple[dict[str, str], dict[str, Any]]:
         raise UsageError(f"there is no file {file}: name a TOML file with --config")
     try:
         found = TomlConfigSettingsSource(_SourcedSettings, file)()
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} is not TOML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file} is not TOML: {explain_toml(error)}") from None
     for name in found:
         if name not in BrokerSettings.model_fields:
             hint = _suggest(name, BrokerSettings.model_fields)

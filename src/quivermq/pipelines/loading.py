@@ -22,7 +22,7 @@ from quivermq.pipelines.model import (
     short,
 )
 from quivermq.pipelines.toml_lines import KeyPath, first_text_line, key_lines, line_of
-from quivermq.validation import explain
+from quivermq.validation import explain, explain_toml
 
 _PLACE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _LONG_NUMBER: Final = re.compile(r"[0-9_]{4000,}")
@@ -143,14 +143,14 @@ def _syntax_problem(message: str, text: str) -> Problem:
     return Problem(line, f"this is no TOML: {said[:1].lower()}{said[1:]}")
 
 
-def _limit_problem(error: Exception, text: str) -> Problem:
+def _limit_problem(error: ValueError | RecursionError, text: str) -> Problem:
     """The problem of a text that exceeds a limit of the parser, which names no line."""
     if isinstance(error, RecursionError):
         depths = [row.count("[") + row.count("{") for row in text.split("\n")]
-        return Problem(depths.index(max(depths)) + 1, "brackets are nested too deeply")
+        return Problem(depths.index(max(depths)) + 1, explain_toml(error))
     found = _LONG_NUMBER.search(text)
     line = text.count("\n", 0, found.start()) + 1 if found else 1
-    return Problem(line, "this number has too many digits" if found else f"{error}")
+    return Problem(line, explain_toml(error))
 
 
 def _problem(error: Any, where: dict[KeyPath, int]) -> Problem:
