@@ -9,7 +9,6 @@ larger, since a thread may also wait for its turn in the interpreter.
 """
 
 import asyncio
-import gc
 import logging
 import sys
 import threading
@@ -20,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Final, NamedTuple
+
+from quivermq.garbage_pause import GARBAGE_PAUSE
 
 logger = logging.getLogger("quivermq.stalls")
 
@@ -39,8 +40,6 @@ _UNSEEN: Final = "(no stack: the thread did not let go of the interpreter meanwh
 Calls = list[tuple[FrameType, int]]
 """Of a thread, from the inside out, each with its line."""
 
-_walking: Final = threading.Lock()
-
 
 def calls_of(thread: int, calls_max: int) -> Calls:
     """Where another thread is. Source lines are looked up only when it is told: files take turns of
@@ -51,17 +50,11 @@ def calls_of(thread: int, calls_max: int) -> Calls:
     would be one of memory that is used for something else.
     """
     calls: Calls = []
-    with _walking:
-        is_collecting = gc.isenabled()
-        gc.disable()
-        try:
-            frame = sys._current_frames().get(thread)  # noqa: SLF001  (there is no other way)
-            while frame is not None and len(calls) < calls_max:
-                calls.append((frame, frame.f_lineno))
-                frame = frame.f_back
-        finally:
-            if is_collecting:
-                gc.enable()
+    with GARBAGE_PAUSE:
+        frame = sys._current_frames().get(thread)  # noqa: SLF001  (there is no other way)
+        while frame is not None and len(calls) < calls_max:
+            calls.append((frame, frame.f_lineno))
+            frame = frame.f_back
     return calls
 
 

@@ -1,8 +1,6 @@
 """Turns the result of a poll into messages or one Arrow table. No I/O, no Python per message."""
 
-import gc
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from itertools import chain, compress, count, repeat
 from typing import Any, NamedTuple, TypeVar
@@ -14,6 +12,7 @@ from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Lease
 from quivermq.client.shared.poll import LeasedRun
 from quivermq.errors import InvalidRequest
+from quivermq.garbage_pause import GARBAGE_PAUSE
 from quivermq.intervals import Interval
 
 M = TypeVar("M", bound=LeasedFields)
@@ -59,23 +58,12 @@ class LeasedSlice(NamedTuple):
 def messages_of_runs(leased_runs: Sequence[LeasedRun], kind: type[M], limits: Limits) -> list[M]:
     """All messages, the most urgent first; then by partition, in the order of their offsets."""
     messages: list[M] = []
-    with collecting_no_garbage():
+    # The collector would look through the young ones again for every 700: for ten thousand messages
+    # that is more work than making them.
+    with GARBAGE_PAUSE:
         for lease, leased_slice in slices_of_runs(leased_runs):
             messages += messages_of_slice(lease, leased_slice, kind, limits)
     return messages
-
-
-@contextmanager
-def collecting_no_garbage() -> Iterator[None]:
-    """For making many objects at once. The garbage collector would look through the young ones
-    again for every 700: for ten thousand messages that is more work than making them."""
-    is_collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_collecting:
-            gc.enable()
 
 
 def slices_of_runs(leased_runs: Sequence[LeasedRun]) -> list[tuple[Lease, LeasedSlice]]:

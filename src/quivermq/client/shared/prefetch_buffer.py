@@ -18,11 +18,11 @@ from quivermq.client.shared.leases import Lease
 from quivermq.client.shared.poll import LeasedRun
 from quivermq.client.shared.poll_result import (
     LeasedSlice,
-    collecting_no_garbage,
     messages_of_columns,
     messages_of_slice,
     slices_of_runs,
 )
+from quivermq.garbage_pause import GARBAGE_PAUSE
 
 M = TypeVar("M", bound=LeasedFields)
 
@@ -151,7 +151,7 @@ class PrefetchBuffer(Generic[M]):
         is_held = part.lease in self._held or not part.lease.token
         found: list[M] = []
         if is_held:
-            with collecting_no_garbage():
+            with GARBAGE_PAUSE:
                 found = part.take(most, self._kind)
         if not is_held or not part.count:
             self._packed.popleft()
