@@ -33,7 +33,7 @@ _BEATS: Final = 4
 _LOOKS: Final = 2
 """In the time of the budget: how often the thread looks whether a beat is overdue."""
 _LOG_AGAIN_S: Final = 10.0
-_CALLS_MAX: Final = 25
+_CALLS_TOLD: Final = 25
 _UNSEEN: Final = "(no stack: the thread did not let go of the interpreter meanwhile)"
 
 
@@ -169,7 +169,7 @@ class LoopWatch:
                 self._tell(beat, idle_s, "blocked", self._calls())
 
     def _calls(self) -> Calls:
-        return calls_of(self._ident, _CALLS_MAX)
+        return calls_of(self._ident, _CALLS_TOLD)
 
     # In either.
 
@@ -186,7 +186,7 @@ class LoopWatch:
                 HELD + " %.2f s or more (%s); the last %d of its calls:\n%s",
                 held_s,
                 how,
-                _CALLS_MAX,
+                _CALLS_TOLD,
                 "".join(traceback.StackSummary.extract(reversed(calls)).format()) or _UNSEEN,
                 extra={"loop": type(self._loop).__module__},
             )
