@@ -13,11 +13,12 @@ from quivermq.cluster import sticky_edits
 from quivermq.errors import InvalidRequest, NotLeader, Overloaded, TooLarge, TopicNotFound
 from quivermq.node import sticky_coordinator
 from quivermq.node.delivery.registry import public_id
+from quivermq.node.handlers.sticky import SESSION_MS_MAX
 from quivermq.node.sticky_coordinator import Attention
 from quivermq.transports import Server
 from quivermq.wire import proto
 from tests.node.cluster_stage import Brokers, cluster
-from tests.transports.stage import on_loop, serving, until
+from tests.transports.stage import PATIENCE_S, on_loop, serving, until
 
 
 class Member:
@@ -112,16 +113,20 @@ async def test_only_what_must_move_moves_and_what_stays_keeps_its_epoch(tmp_path
 
 
 @on_loop
-async def test_a_beat_with_nothing_to_tell_waits_until_there_is_something(tmp_path: Path) -> None:
+async def test_a_beat_with_nothing_to_tell_waits_until_there_is_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sticky_coordinator, "BEAT_MS_MAX", 600_000)
     async with serving(tmp_path) as server:
         await make_topic(server)
-        first, second = Member(1, server), Member(2, server)
+        # The next beat is not due before the test has failed.
+        first, second = (Member(number, server, session_ms=SESSION_MS_MAX) for number in (1, 2))
         await first.beat()
         waiting = asyncio.create_task(first.beat())
         await asyncio.sleep(0.1)
         assert not waiting.done()
         await second.beat()
-        async with asyncio.timeout(3.0):
+        async with asyncio.timeout(PATIENCE_S):
             assert (await waiting).revoked == [2, 3]
 
 
