@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from quivermq.batches import Origin, encode_batch
@@ -351,6 +351,16 @@ async def test_the_loop_goes_on_while_metrics_are_made(tmp_path: Path) -> None:
         await make_topic(await Talker.in_memory(server), partitions=20)
         metrics = Metrics(server.broker, lambda: 0)
         turns = 0
+        # Before the first family it waits for the disk, where the loop goes on anyway.
+        turns_at: list[int] = []
+        collect = metrics.registry.collect
+
+        def counted() -> Iterator[Metric]:
+            for family in collect():
+                turns_at.append(turns)
+                yield family
+
+        metrics.registry.collect = counted  # type: ignore[method-assign]
 
         async def count() -> None:
             nonlocal turns
@@ -365,7 +375,7 @@ async def test_the_loop_goes_on_while_metrics_are_made(tmp_path: Path) -> None:
         families = len(Scrape(text.decode()).families)
         assert families > 20
         # Between any two families, also of two scrapes at once.
-        assert turns >= 2 * families
+        assert len(set(turns_at)) >= 2 * families
         assert len(other) > 0
 
 
