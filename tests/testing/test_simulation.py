@@ -7,7 +7,12 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 
+import pytest
+
+from quivermq.testing.__main__ import print_counts
+from quivermq.testing.simulation import Outcome
 from quivermq.testing.simulation.faults import FAULTS, GATEWAY_FAULTS
 
 FIRST, SEEDS = 10, 2
@@ -104,3 +109,16 @@ def test_a_failure_is_shrunk_and_tells_its_story() -> None:
     left_out = shown.partition("it also fails without ")[2].partition(", and without")[0]
     assert "kill" not in left_out.split(", ")
     assert shown.rpartition("struck: ")[2].startswith("{'kill': ")
+
+
+def test_counts_of_seeds_are_added_up_and_of_callbacks_the_longest_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_counts(
+        [
+            Outcome(seed, 1, 1, "", Counter(kill=2), Counter(acks=3), most_calls=calls)
+            for seed, calls in ((9, 70), (19, 50), (20, 0))
+        ]
+    )
+    told = ["faults: 6 (kill 6)", "counts: 9 (acks 9)", "most calls of a callback: 70"]
+    assert capsys.readouterr().out.splitlines() == told

@@ -152,6 +152,8 @@ def print_counts(outcomes: Sequence[Outcome]) -> None:
             total.update(getattr(outcome, name))
         shown = ", ".join(f"{what} {number:,}" for what, number in sorted(total.items()))
         print_line(f"{name}: {sum(total.values()):,} ({shown})")
+    if most_calls := max([outcome.most_calls for outcome in outcomes], default=0):
+        print_line(f"most calls of a callback: {most_calls:,}")
 
 
 def print_line(text: str) -> None:

@@ -106,6 +106,8 @@ class Outcome:
     failure: str = ""
     """The error, with the end of the story; empty if the seed passed."""
     users: int = 0
+    most_calls: int = 0
+    """Of the callback of a broker that made most of them; 0: they were not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +194,6 @@ class Simulation:
 
     def outcome(self, failure: str = "") -> Outcome:
         story, time = self.world.story, self.world.time
-        if self.budget is not None:
-            story.counts["most calls of a callback"] = self.budget.most
         return Outcome(
             self.seed,
             time.now_ms,
@@ -203,6 +203,7 @@ class Simulation:
             story.counts,
             failure,
             len(self.makers),
+            self.budget.most if self.budget is not None else 0,
         )
 
     def story(self) -> str:
