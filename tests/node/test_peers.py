@@ -76,13 +76,9 @@ async def broker(
         await asyncio.sleep(0)
 
 
-def is_connected(one: Broker, node: int) -> bool:
-    return one.links.reaches(node)
-
-
 async def connected(one: Broker, other: Broker) -> None:
     one.links.know(other.node, other.address)
-    await until(lambda: is_connected(one, other.node))
+    await until(lambda: one.links.reaches(other.node))
 
 
 def append(count: int, size: int) -> Consensus:
@@ -177,8 +173,8 @@ async def test_a_peer_that_is_refused_later_is_disconnected_on_both_lanes_and_si
         assert one.links.peers[2].refusal == "go away"
         await until(lambda: two.links.peers[1].refusal == "go away")
         one.unwelcome.clear()
-        await until(lambda: is_connected(one, 2))
-        await until(lambda: is_connected(two, 1))
+        await until(lambda: one.links.reaches(2))
+        await until(lambda: two.links.reaches(1))
 
 
 @on_loop
@@ -306,7 +302,7 @@ async def test_a_peer_that_moved_is_found_at_its_new_address() -> None:
         await connected(one, two)
         async with broker(2) as elsewhere:
             one.links.know(2, elsewhere.address)
-            await until(lambda: not is_connected(one, 2))
-            await until(lambda: is_connected(one, 2))
+            await until(lambda: not one.links.reaches(2))
+            await until(lambda: one.links.reaches(2))
             one.links.tell_leadership([proto.Leadership(partition=GROUP, term=1)])
             await until(lambda: elsewhere.leads == [(1, GROUP)])
