@@ -54,10 +54,12 @@ test-spark: .venv/ready
 test-browser: .venv/ready
 	$(PYTEST) -n $(SPARK_WORKERS) --dist worksteal $(BROWSER) $(AT_THE_END)
 
-check: .venv/ready  ## lint, format, types
+# A test file that cannot be imported fails here within seconds, not after all other tests.
+check: .venv/ready  ## lint, format, types, and whether all tests can be collected
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest --collect-only --quiet tests >.venv/collected.log || { cat .venv/collected.log; exit 1; }
 
 format: .venv/ready  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix .

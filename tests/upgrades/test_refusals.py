@@ -15,7 +15,7 @@ from quivermq.node.data_dir import DataDirectory, DirectoryIdentity, ListedLog
 from quivermq.transports import Server
 from quivermq.wire import PROTOCOL, agreed_protocol, packet, parse_peer_hello, proto
 from tests.node.cluster_stage import cluster
-from tests.node.test_peers import GROUP, broker, connected, is_connected
+from tests.node.test_peers import GROUP, broker, connected
 from tests.transports.stage import Talker, make_topic, on_loop, serving, settings, store, until
 
 LATER = OWN_LEVELS.high + 1
@@ -254,7 +254,7 @@ async def test_a_refused_broker_does_not_dial_again_at_once(
         assert 4 <= len(dialled) <= 16
         assert caplog.text.count("do not accept each other") == 1
         two.unwelcome.clear()
-        await until(lambda: is_connected(one, 2))
+        await until(lambda: one.links.reaches(2))
 
 
 @on_loop
