@@ -18,9 +18,9 @@ SYSTEMS = (OURS, "Redis Streams", "NATS JetStream", "RabbitMQ", "Apache Kafka")
 PEERS = SYSTEMS[1:]
 LATENCIES = ("lone", "push")
 COUNTERPARTS = {
+    "poll": ("consume", 0),
     "handler": ("consume", 1),
     "arrow": ("consume", 10_000),
-    "lists": ("consume", 0),
     "sticky": ("consume", 0),
 }
 """Work of ours alone, and what others do at the same batch size; 0: at that of ours."""

@@ -26,16 +26,18 @@ TITLES = {
     "push": "produce to subscriber: p50",
     "clients": "{batch} clients, one message at a time",
     "groups": "{batch} groups, message by message",
+    "poll": "poll of {batch} and ack, both waited for; others: consume",
     "default poll": "poll without a number",
     "arrow": "consume as Arrow, {batch} at a time; others: as messages",
-    "lists": "subscribe, lists of {batch}; others: consume",
     "sticky": "sticky consumer, {batch} at a time; others: consume",
     "handler": "subscribe with a handler a message; others: consume 1 at a time",
 }
 ORDER = tuple(TITLES)
 README_COLUMNS = 105
 README_BATCHES = (1, 100, 10_000)
-README_WORKS = (("lone", 0), ("push", 0), ("clients", 64), ("handler", 0))
+README_WORKS = (
+    ("lone", 0), ("push", 0), ("clients", 64), ("poll", 1), ("poll", 1_000), ("handler", 0),
+)  # fmt: skip
 
 
 def rewrite(run: Run, root: Path = ROOT) -> None:

@@ -1,7 +1,7 @@
 """QuiverMQ, driven by its public client, with brokers in processes of their own.
 
-`producer.send` and `send_many` produce; `poll` and `ack` consume as many as they are told. Beside
-the work that all systems do there is some that only this one is asked for.
+`producer.send` and `send_many` produce; a subscription consumes lists of as many as it is told.
+Beside the work that all systems do there is some that only this one is asked for.
 """
 
 import time
@@ -82,6 +82,25 @@ class Quiver(AsyncSystem):
             return self.timed(seconds, step, producer.flush)
 
     def consume(self, batch: int, seconds: float) -> Sample:
+        """Lists that are fetched ahead, and acknowledged without waiting, but at the end."""
+        with self._client.subscribe(
+            self.topic, self.next_name(), prefetch=PREFETCHED_MESSAGES
+        ) as subscription:
+            lists = subscription.batches(batch)
+
+            def take() -> int:
+                messages = next(lists)
+                subscription.ack(messages)
+                return len(messages)
+
+            # To begin is not measured, as with the consumers of others that fetch ahead.
+            (first,) = next(subscription.batches(1))
+            subscription.ack(first)
+            left = self._stored() - 1
+            return self.timed(seconds, _until_gone(left, take), subscription.flush)
+
+    def poll(self, batch: int, seconds: float) -> Sample:
+        """Each list and each acknowledgement is waited for."""
         group = self.next_name()
 
         def step() -> int:
@@ -112,24 +131,6 @@ class Quiver(AsyncSystem):
             return int(found.table.num_rows)
 
         return self.timed(seconds, step)
-
-    def consume_lists(self, batch: int, seconds: float) -> Sample:
-        """Pushed, as lists: fetched ahead, and acknowledged without waiting, but at the end."""
-        with self._client.subscribe(
-            self.topic, self.next_name(), prefetch=PREFETCHED_MESSAGES
-        ) as subscription:
-            lists = subscription.batches(batch)
-
-            def take() -> int:
-                messages = next(lists)
-                subscription.ack(messages)
-                return len(messages)
-
-            # To begin is not measured, as with the consumers of others that fetch ahead.
-            (first,) = next(subscription.batches(1))
-            subscription.ack(first)
-            left = self._stored() - 1
-            return self.timed(seconds, _until_gone(left, take), subscription.flush)
 
     def consume_sticky(self, batch: int, seconds: float) -> Sample:
         """A member of a group, which owns the partition, and commits how far it is every second."""

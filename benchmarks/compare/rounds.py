@@ -30,8 +30,7 @@ KINDS: dict[str, type[System]] = {
 CLIENTS = 64
 GROUPS = 100
 ARROW_MESSAGES = 10_000
-LIST_MESSAGES = (1_000, 10_000)
-"""Of the consumers that fetch ahead."""
+STICKY_MESSAGES = (1_000, 10_000)
 LONE_TURNS = 4
 """How often the systems take turns within a round at single messages: the slower a disk is after
 a burst, the shorter the turns should be."""
@@ -156,10 +155,12 @@ def tasks_of(plan: Plan, conditions: Conditions, size: int) -> Iterator[Task]:
         yield Task("clients", plan.clients, lambda system: system.clients(plan.clients, seconds))
         yield Task("groups", plan.groups, lambda system: system.groups(plan.groups, seconds))
     if is_first_size:
-        yield from _own_tasks(seconds)
+        yield from _own_tasks(plan)
 
 
-def _own_tasks(seconds: float) -> Iterator[Task]:
+def _own_tasks(plan: Plan) -> Iterator[Task]:
+    seconds = plan.seconds
+
     def only(do: Callable[[Quiver], Sample]) -> Callable[[System], Sample]:
         def call(system: System) -> Sample:
             assert isinstance(system, Quiver)
@@ -167,15 +168,14 @@ def _own_tasks(seconds: float) -> Iterator[Task]:
 
         return call
 
+    for batch in plan.batches:
+        yield Task("poll", batch, only(lambda ours, n=batch: ours.poll(n, seconds)), is_own=True)
     yield Task("default poll", 0, only(lambda ours: ours.consume_default(seconds)), is_own=True)
     yield Task(
         "arrow", ARROW_MESSAGES,
         only(lambda ours: ours.consume_arrow(ARROW_MESSAGES, seconds)), is_own=True,
     )  # fmt: skip
-    for batch in LIST_MESSAGES:
-        yield Task(
-            "lists", batch, only(lambda ours, n=batch: ours.consume_lists(n, seconds)), is_own=True
-        )
+    for batch in STICKY_MESSAGES:
         yield Task(
             "sticky", batch, only(lambda ours, n=batch: ours.consume_sticky(n, seconds)),
             is_own=True,
