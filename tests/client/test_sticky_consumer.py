@@ -73,6 +73,26 @@ def test_no_partition_has_to_wait_for_another(real: quivermq.Client, topic: str)
     assert seen == {0, 1, 2, 3}
 
 
+def test_a_poll_takes_as_many_as_it_asks_for_if_they_are_there(
+    real: quivermq.Client, topic: str
+) -> None:
+    real.produce_many(topic, [b"x"] * 3_000, partition=1)
+    with real.consumer(topic, group="g") as consumer:
+        # Fetched ahead by then: a poll does not wait for more than it finds.
+        wait_until(lambda: _fetched(consumer) == 3_040)
+        assert len(consumer.poll()) <= member.READY_MESSAGES
+        found = consumer.poll(10_000)
+        assert len(found) > 2_000
+        assert [message.offset for message in found if message.partition == 1] == sorted(
+            message.offset for message in found if message.partition == 1
+        )
+
+
+def _fetched(consumer: quivermq.Consumer) -> int:
+    owned = list(consumer._member._owned_partitions.values())  # type: ignore[union-attr]
+    return sum(frame.header.count for each in owned for frame in list(each._frames))
+
+
 def test_a_commit_covers_the_message_at_hand(real: quivermq.Client, topic: str) -> None:
     with real.consumer(topic, group="g", auto_commit=False) as consumer:
         for number, _ in enumerate(consumer, 1):

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quivermq.client.models import Message
 from quivermq.client.sticky.delivery_buffer import DeliveryBuffer
@@ -68,6 +70,34 @@ def test_messages_taken_together_are_done_together(hand: DeliveryBuffer) -> None
     assert (one.past, other.past) == (2, 8)
     hand.finish()
     assert (one.past, other.past) == (2, 9)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 6), st.integers(1, 9)), max_size=12),
+    st.integers(0, 2),
+)
+def test_messages_are_given_out_in_the_order_in_which_they_came(
+    steps: list[tuple[int, int, int]], recalled: int
+) -> None:
+    """However they are put in and taken; what is recalled is all that is left of a partition."""
+    hand, owners = DeliveryBuffer(print), [owned_partition() for _ in range(3)]
+    hand.valid_until = time.monotonic() + 60
+    ready: list[Message] = []
+    ends = [0, 0, 0]
+    for number, count, most in steps:
+        some = messages(ends[number], count, number)
+        ends[number] += count
+        ready += some
+        hand.put(cast("OwnedPartition", owners[number]), some)
+        taken = hand.take(most)
+        assert taken == ready[:most]
+        del ready[:most]
+        for message in taken:
+            assert owners[message.partition].yielded > message.offset
+        assert all(owner.past <= owner.yielded for owner in owners)
+    left = [message for message in ready if message.partition == recalled]
+    assert hand.recall(cast("OwnedPartition", owners[recalled])) == left
+    assert hand.take(999) == [message for message in ready if message.partition != recalled]
 
 
 def test_what_is_withdrawn_is_not_given_out(hand: DeliveryBuffer) -> None:

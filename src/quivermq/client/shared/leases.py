@@ -159,11 +159,13 @@ def settlements_of(
     messages: IsLeased | Iterable[IsLeased], terms: SettlementTerms
 ) -> list[Settlement]:
     """Settlements with the same terms for one message, or for all of these: one for each lease."""
-    offsets: dict[Lease, list[int]] = {}
+    lone = messages[0] if isinstance(messages, list) and len(messages) == 1 else messages
     # A message is a tuple, and so an iterable itself.
-    several_or_one = (messages,) if hasattr(messages, "lease") else messages
+    if hasattr(lone, "lease"):
+        return _settlements_of_one(cast("IsLeased", lone), terms)
+    offsets: dict[Lease, list[int]] = {}
     try:
-        for lease, several in groupby(cast("Iterable[IsLeased]", several_or_one), _LEASE_OF):
+        for lease, several in groupby(cast("Iterable[IsLeased]", messages), _LEASE_OF):
             offsets.setdefault(lease, []).extend(map(_OFFSET_OF, several))
     except (AttributeError, TypeError) as error:
         raise InvalidRequest(f"these are not messages that were polled: {error}") from error
@@ -172,6 +174,13 @@ def settlements_of(
         for lease, found in offsets.items()
         if is_open_to(lease, terms)
     ]
+
+
+def _settlements_of_one(message: IsLeased, terms: SettlementTerms) -> list[Settlement]:
+    lease, offset = message.lease, message.offset
+    if not is_open_to(lease, terms):
+        return []
+    return [Settlement(lease, terms, [(offset, offset + 1)] if terms.ends_lease else [])]
 
 
 def add_settlements(settle: proto.Settle, settlements: Sequence[Settlement]) -> None:

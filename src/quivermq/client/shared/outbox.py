@@ -61,15 +61,19 @@ class Outbox:
         """Hand over all that is here."""
         entries = self._entries
         handled: list[Handled] = []
+        settled: list[Settlement] = []
         for _ in range(len(entries)):
             entry = entries.popleft()
             if isinstance(entry, tuple):
+                self._settle(settled)
+                settled = []
                 handled.append(entry)
-                continue
-            self._finish(handled)
-            handled = []
-            self._settle(entry)
+            else:
+                self._finish(handled)
+                handled = []
+                _join(settled, entry)
         self._finish(handled)
+        self._settle(settled)
 
     def _finish(self, handled: Sequence[Handled]) -> None:
         if handled:
@@ -79,7 +83,29 @@ class Outbox:
                 logger.warning("a handler ended after its subscription was closed: not settled")
 
     def _settle(self, settlements: Sequence[Settlement]) -> None:
-        try:
-            self._target.enqueue(settlements)
-        except InvalidRequest:
-            logger.warning("messages were settled after their subscription was closed: not settled")
+        if settlements:
+            try:
+                self._target.enqueue(settlements)
+            except InvalidRequest:
+                logger.warning(
+                    "messages were settled after their subscription was closed: not settled"
+                )
+
+
+def _join(settled: list[Settlement], settlements: Sequence[Settlement]) -> None:
+    """Add some. What goes on where the last one ends, with the same outcome, becomes a part of it:
+    a loop acknowledges thousands of small lists in a row."""
+    for settlement in settlements:
+        last = settled[-1] if settled else settlement
+        goes_on = (
+            last.lease is settlement.lease
+            and last.terms == settlement.terms
+            and last.intervals
+            and settlement.intervals
+            and last.intervals[-1][1] == settlement.intervals[0][0]
+        )
+        if goes_on:
+            (start, _), ((_, end), *others) = last.intervals[-1], settlement.intervals
+            last.intervals[-1:] = [(start, end), *others]
+        else:
+            settled.append(settlement)

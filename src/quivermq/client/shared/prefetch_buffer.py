@@ -8,7 +8,6 @@ and another core reads: that took longer than making them (decision 0068).
 import threading
 from collections import deque
 from collections.abc import Container, Sequence
-from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 
 from quivermq import batches
@@ -28,6 +27,9 @@ M = TypeVar("M", bound=LeasedFields)
 
 MADE_AT_ONCE: Final = 500
 """Messages that are made when the next one is asked for."""
+SMALL_LIST: Final = 64
+"""Lists of fewer are made of messages that were made together: to cut a batch takes as long as to
+make so many."""
 
 
 class PackedMessages:
@@ -106,8 +108,9 @@ class PrefetchBuffer(Generic[M]):
             try:
                 message = made.popleft()
             except IndexError:
-                if not self._unpack_some():
-                    return None
+                with self._unpacking:
+                    if not self._unpack_some():
+                        return None
                 continue
             lease = message.lease
             if lease in held or not lease.token:
@@ -119,6 +122,10 @@ class PrefetchBuffer(Generic[M]):
         with self._unpacking:
             self._take_made(found, most)
             while len(found) < most and self._packed:
+                if most < SMALL_LIST:
+                    self._unpack_some()
+                    self._take_made(found, most)
+                    continue
                 part = self._packed[0]
                 if isinstance(part, list):
                     self.made.extend(self._packed.popleft())  # type: ignore[arg-type]  # it is one
@@ -129,23 +136,24 @@ class PrefetchBuffer(Generic[M]):
 
     def _take_made(self, found: list[M], most: int) -> None:
         popleft, held = self.made.popleft, self._held
-        with suppress(IndexError):  # that was all, or another thread was faster
+        try:
             while len(found) < most:
                 message = popleft()
                 if message.lease in held or not message.lease.token:
                     found.append(message)
+        except IndexError:  # that was all, or another thread was faster
+            return
 
     def _unpack_some(self) -> bool:
-        """Have some made; False if there are no more."""
-        with self._unpacking:
-            while not self.made and self._packed:
-                part = self._packed[0]
-                if isinstance(part, list):
-                    self.made.extend(part)
-                    self._packed.popleft()
-                else:
-                    self.made.extend(self._unpack(part, MADE_AT_ONCE))
-            return bool(self.made)
+        """Have some made; False if there are no more. The caller holds the lock."""
+        while not self.made and self._packed:
+            part = self._packed[0]
+            if isinstance(part, list):
+                self.made.extend(part)
+                self._packed.popleft()
+            else:
+                self.made.extend(self._unpack(part, MADE_AT_ONCE))
+        return bool(self.made)
 
     def _unpack(self, part: PackedMessages, most: int) -> list[M]:
         is_held = part.lease in self._held or not part.lease.token

@@ -14,7 +14,7 @@ from quivermq.client.checks import check_number
 from quivermq.client.core import Core
 from quivermq.client.cursor import Place, parse_place
 from quivermq.client.models import Message
-from quivermq.client.sticky.member import READY_MAX, ConsumerSettings, Notify, StickyMember
+from quivermq.client.sticky.member import READY_MESSAGES, ConsumerSettings, Notify, StickyMember
 from quivermq.client.sticky.several_members import SeveralMembers
 from quivermq.errors import InvalidRequest
 
@@ -84,7 +84,7 @@ class Consumer:
         """A number that grows with every change of the group."""
         return self._member.generation
 
-    def poll(self, max_messages: int = READY_MAX, wait: float = 1.0) -> list[Message]:
+    def poll(self, max_messages: int = READY_MESSAGES, wait: float = 1.0) -> list[Message]:
         """Take the next messages, waiting so long for one; those of the last poll are done."""
         _check_poll(max_messages, wait)
         self._check_open()
@@ -170,7 +170,7 @@ class Consumer:
             taken = self._member.buffer.take()
             if taken:
                 return taken[0]
-            self._background.call(self._member.refill(READY_MAX, None))
+            self._background.call(self._member.refill(READY_MESSAGES, None))
 
     def __enter__(self) -> Self:
         return self
@@ -247,7 +247,7 @@ class AsyncConsumer:
         """A number that grows with every change of the group."""
         return self._member.generation
 
-    async def poll(self, max_messages: int = READY_MAX, wait: float = 1.0) -> list[Message]:
+    async def poll(self, max_messages: int = READY_MESSAGES, wait: float = 1.0) -> list[Message]:
         """Take the next messages, waiting so long for one; those of the last poll are done."""
         _check_poll(max_messages, wait)
         await self._ensure_joined()
@@ -331,7 +331,7 @@ class AsyncConsumer:
             taken = self._member.buffer.take()
             if taken:
                 return taken[0]
-            await self._member.refill(READY_MAX, None)
+            await self._member.refill(READY_MESSAGES, None)
 
     async def __aenter__(self) -> Self:
         try:

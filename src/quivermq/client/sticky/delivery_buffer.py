@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
 
 from quivermq.client.models import Message
 from quivermq.client.sticky.owned_partition import OwnedPartition
@@ -21,7 +22,8 @@ class DeliveryBuffer:
         self._call_soon = call_soon
         """Calls something on the event loop, from any thread."""
         self._lock = threading.Lock()
-        self._ready: deque[tuple[OwnedPartition, Message]] = deque()
+        self._ready: deque[tuple[OwnedPartition, deque[Message]]] = deque()
+        """Messages in a row of a partition, as they were put in."""
         self._working: dict[OwnedPartition, None] = {}
         """In the order in which they were given out."""
         self.valid_until = 0.0
@@ -36,11 +38,14 @@ class DeliveryBuffer:
             if self.is_stale:
                 return taken
             while self._ready and len(taken) < most:
-                owned_partition, message = self._ready.popleft()
+                owned_partition, messages = self._ready[0]
                 if not owned_partition.is_withdrawn:
-                    owned_partition.yielded = message.offset + 1
+                    popleft = messages.popleft
+                    taken += [popleft() for _ in range(min(most - len(taken), len(messages)))]
+                    owned_partition.yielded = taken[-1].offset + 1
                     self._working[owned_partition] = None
-                    taken.append(message)
+                if not messages or owned_partition.is_withdrawn:
+                    self._ready.popleft()
             return taken
 
     @property
@@ -51,7 +56,8 @@ class DeliveryBuffer:
     def put(self, owned_partition: OwnedPartition, messages: list[Message]) -> None:
         """Have these ready."""
         with self._lock:
-            self._ready.extend((owned_partition, message) for message in messages)
+            if messages:
+                self._ready.append((owned_partition, deque(messages)))
 
     def finish(self) -> None:
         """The user is done with everything that it was given."""
@@ -68,11 +74,10 @@ class DeliveryBuffer:
     def recall(self, owned_partition: OwnedPartition) -> list[Message]:
         """Take back what of it lies ready."""
         with self._lock:
-            taken = [message for owner, message in self._ready if owner is owned_partition]
-            if taken:
-                others = (each for each in self._ready if each[0] is not owned_partition)
-                self._ready = deque(others)
-            return taken
+            taken = [messages for owner, messages in self._ready if owner is owned_partition]
+            others = (each for each in self._ready if each[0] is not owned_partition)
+            self._ready = deque(others)
+            return [*chain.from_iterable(taken)]
 
     def rewind(self, owned_partition: OwnedPartition, offset: int) -> None:
         """It goes on elsewhere: what the user was given of it before does not count any more."""

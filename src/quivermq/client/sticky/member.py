@@ -34,8 +34,9 @@ COMMIT_SECONDS_MAX: Final = 5.0
 """How long it then waits for the user to commit, where that is the user's business."""
 PARTITION_BYTES_MIN: Final = 256 << 10
 COMMITS_AT_ONCE: Final = 64
-READY_MAX: Final = 500
-"""Messages in the buffer at a time: few, because they are no longer shared fairly by partition."""
+READY_MESSAGES: Final = 500
+"""That a loop has in the buffer, and a poll takes that names no number: few, because they are no
+longer shared fairly by partition."""
 
 Notify = Callable[[list[Any]], Awaitable[object]]
 """Called with partitions."""
@@ -154,7 +155,8 @@ class StickyMember:
     # For the user.
 
     async def refill(self, most: int, wait: float | None) -> bool:
-        """Fill the buffer, waiting so long for messages; False if there are none, or no more.
+        """Have up to `most` in the buffer, waiting so long for one; False if there are none, or no
+        more.
 
         Raises what ended the membership for good.
         """
@@ -165,7 +167,7 @@ class StickyMember:
             self._arrived.clear()
             if self._is_stopped:
                 return False
-            if self.fill(min(most, READY_MAX)):
+            if self.fill(most):
                 return True
             if self._is_closed:
                 return False

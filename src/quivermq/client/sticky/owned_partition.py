@@ -14,6 +14,7 @@ from quivermq.client.models import Message
 from quivermq.client.router import Router
 from quivermq.client.transport import Reply
 from quivermq.errors import Fenced, OffsetOutOfRange, QuiverError
+from quivermq.garbage_pause import GARBAGE_PAUSE
 from quivermq.wire import frames_of, proto
 
 WAIT_SECONDS: Final = 5.0
@@ -126,15 +127,16 @@ class OwnedPartition:
         while len(self._decoded) < most and self._frames:
             frame = self._frames.popleft()
             self._bytes -= len(frame)
-            self._decoded += live_messages_of(
-                frame,
-                self.owned.topic,
-                self.partition,
-                self._next,
-                None,
-                self._router.limits,
-                self._kind,
-            )
+            with GARBAGE_PAUSE:
+                self._decoded += live_messages_of(
+                    frame,
+                    self.owned.topic,
+                    self.partition,
+                    self._next,
+                    None,
+                    self._router.limits,
+                    self._kind,
+                )
             self._next = max(self._next, frame.header.next_offset)
             self._room.set()
         return [self._decoded.popleft() for _ in range(min(most, len(self._decoded)))]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from quivermq.client import topic_choice
 from quivermq.client.core import Core
 from quivermq.client.models import Message
-from quivermq.client.sticky.member import READY_MAX, ConsumerSettings, Notify, StickyMember
+from quivermq.client.sticky.member import ConsumerSettings, Notify, StickyMember
 from quivermq.client.topic_choice import TopicLookup
 from quivermq.errors import InvalidRequest, QuiverError, TopicNotFound
 
@@ -109,7 +109,7 @@ class SeveralMembers:
             if self._is_closed or self._is_stopped:
                 return False
             self._arrived.clear()
-            if self._fill_buffers(min(most, READY_MAX)):
+            if self._fill_buffers(most):
                 return True
             try:
                 async with asyncio.timeout_at(deadline):
