@@ -156,6 +156,8 @@ GOALS: tuple[Goal, ...] = (
     *_kafka_goals("lists of 10,000, to Kafka", "produce", 10_000, 3),
     *_kafka_goals("consume and acknowledge 1,000 at a time, to Kafka", "consume", 1_000, 1.5),
     *_kafka_goals("consume and acknowledge 10,000 at a time, to Kafka", "consume", 10_000, 2),
+    *_kafka_goals("sticky consumer, 1,000 at a time, to Kafka", "sticky", 1_000, 1.5, "consume"),
+    *_kafka_goals("sticky consumer, 10,000 at a time, to Kafka", "sticky", 10_000, 2, "consume"),
     *_kafka_goals("10,000 at a time as Arrow, to Kafka's messages", "arrow", 10_000, 3, "consume"),
     at_least("poll without a number and ack, in a loop", 1_000_000, "messages/s",
          _alone(_cell("default poll"), "per_second")),
