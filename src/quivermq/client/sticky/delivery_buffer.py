@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import chain
 
 from quivermq.client.models import Message
-from quivermq.client.sticky.owned_partition import OwnedPartition
+from quivermq.client.sticky.owned_partition import OwnedPartition, take_first
 
 
 class DeliveryBuffer:
@@ -40,8 +40,7 @@ class DeliveryBuffer:
             while self._ready and len(taken) < most:
                 owned_partition, messages = self._ready[0]
                 if not owned_partition.is_withdrawn:
-                    popleft = messages.popleft
-                    taken += [popleft() for _ in range(min(most - len(taken), len(messages)))]
+                    taken += take_first(messages, most - len(taken))
                     owned_partition.yielded = taken[-1].offset + 1
                     self._working[owned_partition] = None
                 if not messages or owned_partition.is_withdrawn:

@@ -139,7 +139,7 @@ class OwnedPartition:
                 )
             self._next = max(self._next, frame.header.next_offset)
             self._room.set()
-        return [self._decoded.popleft() for _ in range(min(most, len(self._decoded)))]
+        return take_first(self._decoded, most)
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """These were taken, and not given out."""
@@ -255,6 +255,16 @@ class OwnedPartition:
     def _named(self) -> tuple[str, str, int, int]:
         owned = self.owned
         return owned.topic, owned.group, owned.partition, owned.epoch
+
+
+def take_first(messages: deque[Message], most: int) -> list[Message]:
+    """Take up to so many."""
+    if len(messages) > most:
+        popleft = messages.popleft
+        return [popleft() for _ in range(most)]
+    found = list(messages)
+    messages.clear()
+    return found
 
 
 async def _pause(error: QuiverError) -> None:
