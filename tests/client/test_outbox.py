@@ -17,7 +17,7 @@ from quivermq.client.shared.leases import (
     nack_terms,
     settlements_of,
 )
-from quivermq.client.shared.outbox import Handled, Outbox
+from quivermq.client.shared.outbox import Handled, SettlementOutbox
 
 LEASES = [Lease("t", b"id", "g", partition, 7, print) for partition in range(2)]
 ALL_TERMS = [ACK, RELEASE, nack_terms(1.0), nack_terms(2.0), extend_terms(5.0)]
@@ -56,7 +56,7 @@ def message(lease: Lease, offset: int) -> LeasedMessage:
 def sent(entries: Sequence[Handled | list[Settlement]]) -> Settled:
     async def put_all() -> Settled:
         settled = Settled()
-        outbox = Outbox(settled, lambda: False)
+        outbox = SettlementOutbox(settled, lambda: False)
         for entry in entries:
             outbox.put(entry)
         await asyncio.sleep(0)

@@ -30,7 +30,7 @@ class SettlesInBackground(Protocol):
     def enqueue(self, settlements: Sequence[Settlement]) -> None: ...
 
 
-class Outbox:
+class SettlementOutbox:
     """Settlements on their way to the event loop, in their order."""
 
     def __init__(self, target: SettlesInBackground, is_busy: Callable[[], bool]) -> None:

@@ -26,7 +26,7 @@ from quivermq.client.shared.leases import (
     extend_terms,
     settlements_of,
 )
-from quivermq.client.shared.outbox import Outbox
+from quivermq.client.shared.outbox import SettlementOutbox
 from quivermq.client.shared.poll import PollRequest, rotate_leaders
 from quivermq.client.shared.prefetch_buffer import PrefetchBuffer
 from quivermq.client.topic_choice import TopicChoice, TopicLookup, Topics
@@ -147,7 +147,7 @@ class Prefetcher:
         self._buffer = PrefetchBuffer(kind, self._left, packs=not ordered_by_key)
         """Not handed out yet."""
         self._ack_batcher = AckBatcher(core.router, core.consuming.settling, self._wake)
-        self.outbox = Outbox(self, lambda: self._ack_batcher.is_busy)
+        self.outbox = SettlementOutbox(self, lambda: self._ack_batcher.is_busy)
         """For threads."""
         self._choice = request.choice or TopicChoice((request.topic,))
         self._lookup = TopicLookup(core.offsets.names, self._loop.time)
