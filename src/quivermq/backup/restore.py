@@ -47,7 +47,7 @@ class RestoreOptions:
 
 @dataclass(slots=True)
 class RestoreReport:
-    """What was restored."""
+    """The sum of what was restored."""
 
     manifest: Manifest
     topics: list[str] = field(default_factory=list)

@@ -33,7 +33,7 @@ class BackupDamage:
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What was found."""
+    """The findings of a verification."""
 
     manifest: Manifest
     messages: int
@@ -121,7 +121,7 @@ class Verifying:
         return read_frames(self._folder.path(file.name), section.at, section.bytes)
 
     def _trouble(self, file: BackupFile) -> str:
-        """What is wrong with a file as a whole; "" if nothing is."""
+        """The fault of a file as a whole; "" if there is none."""
         path = self._folder.path(file.name)
         try:
             size, digest = digest_of_file(path)

@@ -181,7 +181,7 @@ class Header(NamedTuple):
 def pack_lone_header(
     body: bytes, flags: int, producer_id: int, producer_epoch: int, sequence: int, priority: int
 ) -> bytes:
-    """What `Header.pack` makes of the header of one message, without a header in between."""
+    """The bytes that `Header.pack` makes for one message, without a header in between."""
     size = len(body)
     packed = _FIELDS.pack(
         MAGIC, VERSION, _DATA, flags, priority, 0, size, crc32c(body), 0, 0, 0, 0,

@@ -79,7 +79,7 @@ def _front(rows: int, size: int) -> bytes:
 
 @lru_cache(maxsize=1)
 def _template() -> tuple[bytes, tuple[int, int, int, int, int]]:
-    """What Arrow writes in front of one value, and where in it the numbers stand."""
+    """The bytes that Arrow writes in front of one value, and where in them the numbers stand."""
     ends, value = (pa.py_buffer(part) for part in (bytes(4) + b"\x01\0\0\0", b"x"))
     # Not `pa.array`: that imports pandas, where it is installed.
     array = pa.Array.from_buffers(pa.binary(), 1, [None, ends, value])

@@ -114,12 +114,12 @@ class TopSample:
     groups: Sequence[GroupRow] = ()
     brokers: Sequence[BrokerRow] = ()
     findings: Sequence[CheckResult] = ()
-    """What is not as it should be."""
+    """Faults of the cluster, in words."""
 
 
 @dataclass(slots=True)
 class _Look:
-    """What was found at one time; rates come from two of them."""
+    """One sample of the cluster; rates come from two of them."""
 
     at: float
     cluster: "ClusterInfo"

@@ -42,7 +42,7 @@ class GroupAdmin:
         return found[0]
 
     async def in_flight(self, topic: str, group: str, limit: int) -> list[InFlightInfo]:
-        """What is leased to consumers of a group, the longest held first."""
+        """The messages that are leased to consumers of a group, the longest held first."""
         check_number("limit", limit, least=1, whole=True)
         attempts = self._router.attempts(f"listing what group {checked_group(group)!r} has leased")
         described = await self._ask(

@@ -66,7 +66,7 @@ class FaultDomains:
         )
 
     def change(self, held: Sequence[int], source: int, to: int) -> Crowding:
-        """What it does to the sums of squares, halved, if a replica moves: less than (0, 0) brings
+        """The change of the sums of squares, halved, if a replica moves: less than (0, 0) brings
         replicas further apart, more does harm."""
         here, there = self.crowding(held, source), self.crowding(held, to)
         same_zone = self._zone.get(source, source) == self._zone.get(to, to)

@@ -28,8 +28,8 @@ PRODUCER_MARGIN: Final = 1 << 32
 
 
 def export_catalog(view: View) -> dict[str, Any]:
-    """What a backup keeps: topics without their placements, users, and the next producer id; and
-    for who restores, which topics came from which backup."""
+    """The content of a backup: topics without their placements, users, the next producer id, and,
+    for a restore, which topics came from which backup."""
     cluster = view.cluster
     topics = [topic for topic in view.topics.values() if not topic.restoring]
     origins = {name: restored_from(view, topic) for name, topic in view.topics.items()}

@@ -44,7 +44,7 @@ class PartitionOwner(NamedTuple):
 
 
 class Revocation(NamedTuple):
-    """Who gets a partition when its owner releases it, and since which generation it has to."""
+    """The member that gets a partition when its owner releases it, and since which generation."""
 
     heir: int
     since: int

@@ -26,7 +26,7 @@ ACTIONS: Final = (PRODUCE, CONSUME, ADMIN)
 AUDIT_TOPIC: Final = "_audit"
 """Where brokers record what admins do, and who was refused."""
 BROKERS_TOPICS: Final = frozenset({AUDIT_TOPIC, EVENTS_TOPIC})
-"""What brokers write of their own accord."""
+"""The topics that brokers write of their own accord."""
 USERS_MAX: Final = 10_000
 GRANTS_MAX: Final = 100
 """Of one user."""
@@ -37,7 +37,7 @@ _DOMAIN: Final = b"quivermq token\0"
 
 
 def digest_of(token: str) -> str:
-    """What is kept of a token."""
+    """The record that is kept of a token."""
     return sha256(_DOMAIN + token.encode("utf-8", "surrogatepass")).hexdigest()
 
 

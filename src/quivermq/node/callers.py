@@ -1,4 +1,4 @@
-"""Who asks: the user behind a connection, where it comes from, and what it may do at this moment.
+"""Callers: the user behind a connection, where it comes from, and what it may do at this moment.
 
 A transport makes one `Caller` for each connection, session or HTTP request, by
 `AccessControl.sign_in`, and gives it to the `Service` with every request.
@@ -141,7 +141,7 @@ class Caller:
 NOBODY: Final = Caller(None, "", "unknown")
 """At a door that does not tell."""
 BROKER: Final[Caller] = Caller(None, "", "inside", is_broker=True)
-"""What a broker asks of its own accord."""
+"""The caller of requests that a broker makes of its own accord."""
 
 
 def is_loopback(host: str) -> bool:

@@ -74,7 +74,7 @@ class BrokerClock:
         self.difference_ms = 0
         """How far the machine's clock is ahead of the one that most brokers agree on."""
         self._refuted: float | None = None
-        """What would have to be added for the machine's clock, while most brokers disagree."""
+        """The correction that the machine's clock would need, while most brokers disagree."""
         self._reported: float | None = None
 
     def now_ms(self) -> int:

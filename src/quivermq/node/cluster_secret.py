@@ -41,7 +41,7 @@ class ClusterSecret:
         return Challenge(self, nonce, secrets.token_bytes(NONCE_BYTES))
 
     def proof_of_dialler(self, nonce: bytes, challenge: bytes, proof: bytes) -> bytes:
-        """What the broker that dialled answers to a challenge; raises `Unauthenticated` if the
+        """The answer of the broker that dialled to a challenge; raises `Unauthenticated` if the
         other does not know the secret."""
         if len(challenge) != NONCE_BYTES or not hmac.compare_digest(
             proof, self._proof(_LISTENER, nonce, challenge)

@@ -61,7 +61,7 @@ class Shares:
 
 @dataclass(slots=True)
 class DoorTraffic:
-    """What came through one transport."""
+    """Requests that came through one transport."""
 
     requests: int = 0
     refused: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))

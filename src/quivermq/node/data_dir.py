@@ -252,7 +252,7 @@ class DataDirectory:
             self._findings.append(finding)
 
     def take_findings(self) -> list[str]:
-        """What was found wrong, or put aside, since this was last asked."""
+        """The faults found, and the files put aside, since this was last asked."""
         found, self._findings = self._findings, []
         return found
 

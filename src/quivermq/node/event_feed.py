@@ -45,7 +45,7 @@ _REPEATED_MAX: Final = 1_000
 _REPEATING: Final = frozenset(
     {"disk_full", "disk_trouble", "replica_damaged", "replica_stopped", "certificates_refused"}
 )
-"""What is tried again fails again: told once a minute in the same words."""
+"""An attempt that is repeated fails again: told once a minute in the same words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class FeedParts:
     refusals: Counter[str]
     """By code, since the start."""
     findings: Callable[[], list[str]]
-    """What was found wrong in the data directory since it was last asked."""
+    """The faults found in the data directory since it was last asked."""
 
 
 class EventFeed:

@@ -59,7 +59,7 @@ _FRAMES_BYTES: Final = PEER_PACKET_BYTES_MAX // 8
 _FRAMES: Final = PEER_PACKET_FRAMES_MAX // 4
 """How much goes into one packet, if it is more than one message."""
 _MESSAGE_BYTES: Final = 8
-"""What a message takes in a packet, beside itself."""
+"""The bytes that a message takes in a packet, beside itself."""
 _LEADS_TOLD_AT_ONCE: Final = 20_000
 _LEADS_AT_ONCE: Final = 1_000
 

@@ -118,7 +118,7 @@ _VERBS: Final = {PRODUCE: "produce to", CONSUME: "consume", ADMIN: "administer",
 
 
 class WantedGrant(NamedTuple):
-    """What a request asks for: an action, and the names it concerns."""
+    """The permission that a request needs: an action, and the names it concerns."""
 
     kind: str
     need: Need
@@ -136,7 +136,7 @@ class WantedGrant(NamedTuple):
 
 
 def wanted_by(request: proto.Request) -> WantedGrant | None:
-    """What has to be granted for a request; None: no build of ours knows its kind."""
+    """The permission that a request needs; None: no build of ours knows its kind."""
     kind = request.WhichOneof("body") or ""
     need = NEEDS.get(kind)
     if need is None:

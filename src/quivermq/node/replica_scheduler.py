@@ -331,8 +331,8 @@ class ReplicaScheduler:
 
 
 def _heir(hosted: HostedReplica, away: Collection[int]) -> int:
-    """Who stands first for the place of a leader that is away: a choice that all make alike, and
-    that spreads the partitions of one broker over the others. Any would be right."""
+    """The member that stands first for the place of a leader that is away: a choice that all make
+    alike, and that spreads the partitions of one broker over the others. Any would be right."""
     left = [member for member in hosted.replica.configuration.voters if member not in away]
     if hosted.preferred in left or not left:
         return hosted.preferred

@@ -55,7 +55,7 @@ class AnswerRoom(Protocol):
 
 
 class Cancellable(Protocol):
-    """What works on a request, or waits for it."""
+    """Work on a request, under way or waiting."""
 
     def cancel(self) -> object:
         """End it: there is no answer."""

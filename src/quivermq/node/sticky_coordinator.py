@@ -94,7 +94,7 @@ class StickyCoordinator:
         """By the key of the group and the member."""
         self._pending: dict[StickyName, StickyChanges] = {}
         self._writing: dict[StickyName, StickyChanges] = {}
-        """What was pending, while it is being written to the catalog."""
+        """The changes that were pending, while they are written to the catalog."""
         self._rounds: dict[StickyName, asyncio.Future[None]] = {}
         """Answered when what is pending is in the catalog."""
         self._parked: dict[str, dict[asyncio.Future[None], tuple[int, MemberShare]]] = {}

@@ -28,7 +28,7 @@ def explain(
     leased: Sequence[InFlightInfo],
     now: datetime,
 ) -> str:
-    """What became of the message for the group, or what it waits for."""
+    """The state of the message for the group, or what it waits for."""
     here = next((each for each in topic.partitions if each.partition == partition), None)
     if here is None:
         return f"{topic.name} has no partition {partition}."
@@ -105,7 +105,7 @@ def _listed(
     leased: Sequence[InFlightInfo],
     now: datetime,
 ) -> str:
-    """What a list says about it: of dead letters, of delayed or of leased messages."""
+    """The word of a list about it: of dead letters, of delayed or of leased messages."""
     for letter in letters:
         is_it = (letter.original_partition, letter.original_offset) == (figures.partition, offset)
         if is_it and letter.group in {"", group.name}:

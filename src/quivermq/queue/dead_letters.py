@@ -36,9 +36,9 @@ class DeadLetterRecords:
         self._revived: dict[str, IntervalSet] = {}
 
     def revived(self, group: str) -> IntervalSet | None:
-        """What a group was given again: it does not expire a second time. Only this leader
-        remembers it, and not very much: under the next one a message may become a dead letter
-        once more."""
+        """The messages that a group was given again: they do not expire a second time. Only this
+        leader remembers them, and not very many: under the next one a message may become a dead
+        letter once more."""
         return self._revived.get(group)
 
     def dying(self) -> list[tuple[str, DyingMessages]]:

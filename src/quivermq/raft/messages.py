@@ -71,7 +71,7 @@ class Entry(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """Who takes part. Ids ascend in every field, so that iteration order is the same everywhere.
+    """The members that take part. Ids ascend in every field, so iteration order is always the same.
 
     While `outgoing` is not empty the configuration is joint: every decision needs a majority of
     `voters` and one of `outgoing`. `learners_next` are voters of the outgoing half that become

@@ -1,4 +1,4 @@
-"""How a leader serves linearizable reads; the bookkeeping is `reads` (thesis §6.4)."""
+"""Serves linearizable reads as a leader; the bookkeeping is `reads` (thesis §6.4)."""
 
 from quivermq.errors import Overloaded
 from quivermq.raft.messages import Message, MessageKind, ReadState

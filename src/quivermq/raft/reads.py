@@ -14,7 +14,7 @@ from quivermq.raft.quorum import agreed_index
 
 
 class ReadRequest(NamedTuple):
-    """Who asked, and what the asker calls it."""
+    """A read that waits: the member that asked, and its name for it."""
 
     asker: int
     context: bytes

@@ -1,4 +1,4 @@
-"""How a leader brings every member's log in line with its own (§5.3, §7).
+"""Brings every member's log in line with the leader's (§5.3, §7).
 
 The leader sends optimistically, learns from each answer, and slows down where answers stay away.
 """

@@ -1,4 +1,4 @@
-"""How much one request may ask for, by name: checked before any work is done for it.
+"""Limits what one request may ask for, by name: checked before any work is done for it.
 
 Every repeated field of a request has a limit here. `tests/wire/test_limits.py` walks over the
 protocol, and fails for a field that has none.

@@ -154,7 +154,7 @@ class Receiver:
         return packets
 
     def _keep(self, chunk: memoryview, at: int, end: int) -> None:
-        """What is left of a chunk begins the next packet."""
+        """The rest of a chunk begins the next packet."""
         self._end = left = end - at
         if not left:
             self._chunk = None

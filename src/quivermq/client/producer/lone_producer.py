@@ -147,7 +147,7 @@ class LoneProducer:
     def _lone_batch(
         self, stream: PartitionStream, address: str, value: bytes, key: bytes | None, priority: int
     ) -> "_LoneBatch | None":
-        """What to send; None if the stream needs an identity."""
+        """The request to send; None if the stream needs an identity."""
         sequencer = stream.sequencer
         identity, sequence = sequencer.identity, sequencer.next_sequence
         if identity is None:

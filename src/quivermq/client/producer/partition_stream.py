@@ -250,7 +250,7 @@ class PartitionStream:
 
 
 def refusal_of(response: proto.Response, address: str) -> QuiverError:
-    """What a response says that does not tell where the one batch was stored."""
+    """The error in a response that does not tell where the one batch was stored."""
     if response.WhichOneof("body") == "error":
         return error_from_proto(response.error)
     return ConnectionFailed(f"{address} sent nonsense: a batch was not answered")

@@ -201,7 +201,7 @@ class AsyncSubscription:
         return f"<{self._options}>"
 
     async def _wait_for(self, take: Callable[[], T | None]) -> T | None:
-        """What can be taken, as soon as that is anything; None: this is the end."""
+        """Messages, as soon as there are any; None: this is the end."""
         while True:
             if found := take():
                 return found

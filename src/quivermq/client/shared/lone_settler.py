@@ -89,7 +89,7 @@ class LoneSettler:
     def _outcome(
         self, plain: "_Plain", reply: Reply | None, settlements: Sequence[Settlement]
     ) -> list[Settlement] | FailedAsk:
-        """What an answer says; None: that all is settled."""
+        """The settlements that an answer says came too late, or its refusal."""
         self._router.map.stop_avoiding(plain.address)
         late: list[Settlement] = []
         if reply is not None:

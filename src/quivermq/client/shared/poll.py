@@ -267,7 +267,7 @@ class Poller:
         return [led._replace(partitions=found)] if found else []
 
     def result_of(self, request: PollRequest, led: LeaderPartitions, reply: Reply) -> PollResult:
-        """What an answer brought; its leases are held from here on."""
+        """The messages of an answer; their leases are held from here on."""
         polled, tracer = reply.response.polled, self._router.tracer
         # Of the broker's span, or else of this poll's own.
         trace = "" if tracer is None else polled.traceparent or tracer.current()

@@ -267,7 +267,7 @@ class Subscription:
         self._closing = threading.Lock()
 
     def _wait_for(self, take: Callable[[], T | None]) -> T | None:
-        """What can be taken, as soon as that is anything; None: this is the end."""
+        """Messages, as soon as there are any; None: this is the end."""
         with self._arrival:
             while True:
                 if found := take():

@@ -110,8 +110,8 @@ class QuiverBatchParser(QuiverParser):
 
 
 def handler_error() -> str | None:
-    """What is being handled where a message is settled: FastStream does that while the exception
-    of a handler passes by, and does not hand it on."""
+    """The exception that is handled where a message is settled: FastStream settles while the
+    exception of a handler passes by, and does not hand it on."""
     error = sys.exception()
     if error is None or isinstance(error, HandlerException):
         return None

@@ -69,8 +69,8 @@ def read_runs(
 
 
 def _apart(wanted: list[Frame], read_bytes: int) -> list[Frame]:
-    """What is read at once is one piece of memory, as long as any of it is kept: a few batches of
-    many are copied out of it."""
+    """Batches that are read together share one piece of memory, as long as any of it is kept: a few
+    batches of many are copied out of it."""
     if 2 * sum(map(len, wanted)) >= read_bytes:
         return wanted
     return [Frame(frame.header, bytes(frame.body)) for frame in wanted]

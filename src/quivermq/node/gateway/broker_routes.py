@@ -68,7 +68,7 @@ def place_of(request: proto.Request) -> Place | None:
 
 
 class BrokerRoutes:
-    """Who leads what, as last heard; asks brokers where it is not known."""
+    """Knows the leaders as last heard, and asks brokers where one is not known."""
 
     def __init__(self, router: Router) -> None:
         self._router = router

@@ -50,7 +50,7 @@ def _chosen(poller: ClusterPoller, visible: frozenset[str]) -> list[Tally]:
 
 @router.get("/data/live")
 async def live(request: Request, _: Asker) -> HTMLResponse:
-    """What every page keeps fresh: all that is asked for while a page shows nothing else live."""
+    """The samples that a page keeps fresh: all that is asked for where it shows nothing else."""
     return render(request, "live.html")
 
 

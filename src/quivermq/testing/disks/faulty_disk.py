@@ -178,7 +178,7 @@ class FaultyDisk:
     """The files below a folder. Paths are relative to it, with `/`. Raises `OSError`."""
 
     def __init__(self, root: Path, removed: Path) -> None:
-        """What was removed and may come back is kept in `removed`, on the same file system."""
+        """Files that were removed and may come back are in `removed`, on the same file system."""
         self.root = root
         self._removed = removed
         self._removals = 0

@@ -381,7 +381,7 @@ FAULTS: Final[dict[Fault, float]] = {
 LOSING_WHAT_IS_NOT_SYNCED: Final = frozenset(
     fault.__name__ for fault in (power_loss, power_loss_of_all, failed_disk, damage, empty_disk)
 )
-"""What is acknowledged without fsync, or has no other replica, does not outlive these."""
+"""Messages acknowledged without fsync, or without another replica, do not outlive these."""
 GATEWAY_FAULTS: Final[dict[Fault, float]] = {
     kill_gateway: 4_000,
     restart_gateway: 6_000,

@@ -49,7 +49,7 @@ class HttpReceipt:
 
 
 class HttpLease(NamedTuple):
-    """What settles a message."""
+    """The lease and offset that settle a message."""
 
     name: str
 

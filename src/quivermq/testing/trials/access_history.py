@@ -16,7 +16,7 @@ from typing import Final
 from quivermq.testing import Violation
 
 SIGN_IN: Final = "sign in"
-"""What every token allows that exists, beside `produce` and `consume`."""
+"""The actions that every existing token allows, beside `produce` and `consume`."""
 
 
 @dataclass

@@ -24,7 +24,7 @@ PLAIN_MESSAGES_MAX: Final = 10_000
 """Of one answer with plain messages: they are made on the event loop."""
 _BEGUN_MAX: Final = 10_000
 _AFRESH_S: Final = 10.0
-"""Who leads is looked up again after so long; partitions may have been added, too."""
+"""The leaders are looked up again after so long; partitions may have been added, too."""
 _PARTIAL_WAIT_S: Final = 0.25
 """While a leader cannot be asked, the others are not waited for longer than this at a time."""
 _AGAIN_S: Final = 0.02
@@ -125,7 +125,7 @@ class _Round:
         return found
 
     async def _first_of(self, shares: list[Share]) -> tuple[Polled, list[Share]]:
-        """What the first leader has that has anything; and those that answered."""
+        """The messages of the first leader that has any; and the leaders that answered."""
         well: list[Share] = []
         for share in shares:
             try:
@@ -211,7 +211,7 @@ def poll_of(request: api.PollRequest, consumer: int) -> proto.Poll:
 async def add_deliveries(
     into: api.PollResponse | api.Push, call: Call, poll: proto.Poll, polled: Polled
 ) -> None:
-    """What was leased, as plain messages."""
+    """The leased messages, as plain ones."""
     async with call.broker.partitions.slices.turn() as turn:
         for found, frames in polled.leased:
             delivery = into.deliveries.add()
@@ -221,7 +221,7 @@ async def add_deliveries(
 
 
 def arrow_deliveries(poll: proto.Poll, polled: Polled) -> list[Parts]:
-    """What was leased, as Arrow batches."""
+    """The leased messages, as Arrow batches."""
     return [
         with_parts(
             _delivery(poll, found),

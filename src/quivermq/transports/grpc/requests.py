@@ -14,7 +14,7 @@ from quivermq.errors import InvalidRequest, TooLarge
 from quivermq.transports.grpc.generated.quiver.v1 import quiver_pb2 as api
 
 PARSED_BYTES: Final = 512 << 10
-"""What is smaller is parsed whatever it holds. What is larger must be a produce request."""
+"""A smaller request is parsed in any case. A larger one must be a produce request."""
 _FIELDS_MAX: Final = 100_000
 """Of a larger one, also inside of its messages."""
 _SESSION_FIELDS: Final = 10

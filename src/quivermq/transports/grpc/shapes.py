@@ -77,7 +77,7 @@ async def add_messages(
 
 
 def leased_ranges(runs: Sequence[MessageRun]) -> list[api.LeasedRange]:
-    """What of a batch is leased, in the words of the public API."""
+    """The part of a batch that is leased, in the words of the public API."""
     return [
         api.LeasedRange(
             first_offset=run.start, count=run.end - run.start, delivery_count=run.delivery

@@ -37,7 +37,7 @@ class Fetched(NamedTuple):
 
 
 class Backend:
-    """What all routes share."""
+    """The objects that all routes share."""
 
     def __init__(self, broker: Host) -> None:
         self.broker = broker

@@ -63,7 +63,7 @@ class _Refusal(Exception):
 
 @dataclass(slots=True, eq=False)
 class HttpServing:
-    """What all connections of a listener share."""
+    """The objects that all connections of a listener share."""
 
     app: ASGIApp
     limits: HttpLimits

@@ -11,7 +11,7 @@ Encoding = Literal["utf8", "base64"]
 
 
 def to_bytes(name: str, text: str, encoding: Encoding) -> bytes:
-    """What a client sent; `name` is for the error."""
+    """The bytes that a client sent as text; `name` is for the error."""
     if encoding == "utf8":
         try:
             return text.encode()

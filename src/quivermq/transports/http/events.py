@@ -63,7 +63,7 @@ class EventRoute:
             str | None, Header(description="The id of the last event that arrived.")
         ] = None,
     ) -> Response:
-        """What happens in the cluster, as server-sent events.
+        """Stream the events of the cluster, as server-sent events.
 
         With `Last-Event-ID` it goes on behind that event, at any broker.
         """

@@ -116,7 +116,7 @@ class GroupRoutes:
     async def in_flight(
         self, topic: TopicName, group: GroupName, limit: LimitQuery = 100
     ) -> Response:
-        """What is leased to consumers of a group, the longest held first."""
+        """List the messages that are leased to consumers of a group, the longest held first."""
         try:
             found = await self._backend.core.groups.in_flight(topic, group, limit)
         except InvalidRequest as error:

@@ -45,7 +45,7 @@ def lease_name(consumer: int, token: int) -> str:
 
 
 def leases_of(leased: LeasedMessages) -> list[dict[str, Any]]:
-    """What acknowledges these messages, as JSON shows it (`LeaseAnswer`)."""
+    """The leases that acknowledge these messages, as JSON shows them (`LeaseAnswer`)."""
     found: dict[str, dict[str, Any]] = {}
     for message in leased.messages:
         name = leased.name_of(message)

@@ -51,7 +51,7 @@ _ARROW_ONLY: Final = "Of an Arrow stream; JSON has it in each message."
 
 
 class _Kind(NamedTuple):
-    """What all messages of one batch share."""
+    """The fields that all messages of one batch share."""
 
     partition: int
     priority: int

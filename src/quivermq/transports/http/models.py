@@ -27,7 +27,7 @@ class ApiAnswer(BaseModel):
 
 
 class ErrorDetails(ApiAnswer):
-    """What went wrong."""
+    """A refusal: its code, and what was wrong."""
 
     code: str = Field(description="The name of the error, as in `quivermq.errors`.")
     message: str = Field(description="What was wrong and what to do, for people.")
@@ -255,7 +255,7 @@ class LeasedMessageAnswer(MessageAnswer):
 
 
 class LeaseAnswer(ApiAnswer):
-    """What to send to ack, nack, extend, reject or release."""
+    """The lease and offsets to send to ack, nack, extend, reject or release."""
 
     partition: int
     lease: str
@@ -352,7 +352,7 @@ class InFlightAnswer(ApiAnswer):
 
 
 class InFlightListAnswer(ApiAnswer):
-    """What is leased to consumers of a group, the longest held first."""
+    """The messages that are leased to consumers of a group, the longest held first."""
 
     in_flight: list[InFlightAnswer]
 
