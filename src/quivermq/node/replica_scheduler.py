@@ -43,6 +43,8 @@ _HEIRS_A_TICK: Final = 100
 would outlast their timeouts, and be held again."""
 _GATHER_S: Final = 0.005
 """A lease and the acknowledgement of what takes less than this are one entry, and one fsync."""
+_NOTICE_S: Final = 0.005
+"""Followers learn so late at most what is committed: the next entries most often say it as well."""
 
 
 class ReplicaScheduler:
@@ -90,6 +92,9 @@ class ReplicaScheduler:
         # By replica and member: the last entries of the appends that wait there. None may overtake
         # them.
         self._held_back: dict[tuple[HostedReplica, int], deque[int]] = {}
+        # By replica and member: the last append that says what is committed, and no more.
+        self._notices: dict[tuple[HostedReplica, int], Mail] = {}
+        self._are_notices_due = False
         # What is new: bytes since the last tick, and by the second.
         self._new_bytes = 0
         self._new_bytes_per_second = 0.0
@@ -164,11 +169,37 @@ class ReplicaScheduler:
         size = _copied_bytes(mail)
         if self._may_wait(hosted, to, mail, size):
             self._hold_back(hosted, to, mail, size)
+        elif self._is_notice(hosted, to, mail):
+            self._post_notice_later(hosted, to, mail)
         elif self.links is not None:
             self._new_bytes += size
-            if (hosted, to) in self._held_back and _append_of(mail) is not None:
-                self._throttle.let_go((hosted, to))
+            if _append_of(mail) is not None:
+                # It says also what a notice would.
+                self._notices.pop((hosted, to), None)
+                if (hosted, to) in self._held_back:
+                    self._throttle.let_go((hosted, to))
             self.links.post(hosted.id, hosted.member, node_of(to), to, mail)
+
+    def _is_notice(self, hosted: HostedReplica, to: int, mail: Mail) -> bool:
+        """Whether it only says what is committed, and may do that a moment later. Of the catalog
+        brokers learn at once."""
+        append = _append_of(mail)
+        is_empty = append is not None and not append.entries
+        return is_empty and not hosted.is_metadata and (hosted, to) not in self._held_back
+
+    def _post_notice_later(self, hosted: HostedReplica, to: int, mail: Mail) -> None:
+        if not self._are_notices_due:
+            self._are_notices_due = True
+            self._loop.call_later(_NOTICE_S, self._post_notices)
+        self._notices[hosted, to] = mail
+
+    def _post_notices(self) -> None:
+        self._are_notices_due = False
+        notices, self._notices = self._notices, {}
+        for (hosted, to), mail in notices.items():
+            if self.links is not None and not hosted.is_closed:
+                self.links.post(hosted.id, hosted.member, node_of(to), to, mail)
+        self._run_soon()
 
     def _may_wait(self, hosted: HostedReplica, to: int, mail: Mail, size: int) -> bool:
         """Whether it is a copy of what enough others have, or an append behind one that waits."""
