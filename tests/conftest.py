@@ -31,8 +31,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # inherit it: what a test interrupts would go on for ever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Every Java that Spark starts in a test: half the processor time until its first job is done.
-QUICK_JAVA: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# Every Java that Spark starts in a test: half the processor time until its first job is done. With
+# one compiler Java keeps 48 MB for its code, which the tests of one session fill; then it fails.
+QUICK_JAVA: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 for variable in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(variable, QUICK_JAVA)
 

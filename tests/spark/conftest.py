@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 import quivermq
 from quivermq.testing import Cluster
+from tests.conftest import QUICK_JAVA
 
 
 @pytest.fixture(scope="session")
@@ -15,9 +16,8 @@ def spark() -> Iterator[SparkSession]:
     """A session with two cores whose tasks are tried up to four times."""
     from quivermq.spark import session  # noqa: PLC0415
 
-    # Half the processor time until the first job is done; speed does not matter here.
-    options = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-    config = {"spark.driver.extraJavaOptions": options}
+    # Speed does not matter here.
+    config = {"spark.driver.extraJavaOptions": QUICK_JAVA}
     spark = session("local[2,4]", name="tests", config=config)
     spark.sparkContext.setLogLevel("ERROR")
     yield spark
