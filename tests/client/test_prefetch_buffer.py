@@ -93,6 +93,17 @@ def test_messages_whose_lease_has_ended_are_not_handed_out(is_list: bool) -> Non
     assert buffer.take(5) == []
 
 
+def test_a_large_list_has_no_messages_whose_lease_has_ended() -> None:
+    """It is made of batches, and not of messages that were made before."""
+    first, second = lease(1), lease(2, 1)
+    held = {first, second}
+    buffer = PrefetchBuffer(LeasedMessage, held)
+    buffer.put([run(first, 0, 2 * MADE_AT_ONCE), run(second, 0, 10)], DEFAULT_LIMITS)
+    assert buffer.pop() is not None
+    held.remove(first)
+    assert [message.lease for message in buffer.take(MADE_AT_ONCE)] == [second] * 10
+
+
 def test_those_that_were_acknowledged_before_have_no_lease_to_lose() -> None:
     buffer = PrefetchBuffer(LeasedMessage, set())
     buffer.put([run(lease(token=0), 0, 10)], DEFAULT_LIMITS)
