@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from quivermq.batches import Frame, Message, Origin, decode_messages, encode_batch
 from quivermq.client.asyncio_transport import AsyncioConnection
 from quivermq.cluster import node_of
-from quivermq.errors import QuiverError
+from quivermq.errors import NotEnoughReplicas, QuiverError
 from quivermq.node.delivery.dispatcher import DeliveryDispatcher
 from quivermq.testing.memory_transport import MemoryTransport
 from quivermq.transports import Server
@@ -85,8 +85,19 @@ class Consumer:
         origin = Origin(priority=priority, not_before_ms=not_before_ms)
         produce = proto.Produce(topic=self.topic, partition=partition)
         frame = encode_batch(list(values), origin=origin, **columns)
-        answer = await self.ask(frame, produce=produce)
+        answer = await self._ask_leader(frame, produce=produce)
         return answer.produced.batches[0].first_offset
+
+    async def _ask_leader(self, *frames: Frame, **body: Any) -> proto.Response:
+        """The answer as soon as there is a leader: a busy machine may have to elect another."""
+        deadline = self._door.now() + PATIENCE_S
+        while True:
+            try:
+                return await self.ask(*frames, **body)
+            except NotEnoughReplicas:
+                if self._door.now() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
 
     def poll_request(self, messages_max: int = 100, **changes: Any) -> proto.Poll:
         usual = {
