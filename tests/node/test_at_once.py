@@ -12,6 +12,7 @@ from quivermq.node.hosted_replica import HostedReplica
 from quivermq.queue import LeaseManager, LeaseRequest
 from quivermq.replica import Produced, Result
 from tests.node.cluster_stage import cluster
+from tests.node.consumer_stage import Consumer, led, move_leader
 from tests.node.replica_stage import Stage, begin_produce, produced, stage
 from tests.transports.stage import Talker, make_topic, on_loop, store, until
 
@@ -327,3 +328,20 @@ async def test_what_others_have_to_store_is_never_written_at_once(tmp_path: Path
         await until(lambda: answers)
         assert isinstance(answers[0], Produced)
         assert group.readable_end == 2
+
+
+@on_loop
+async def test_what_other_brokers_have_to_store_leaves_in_the_same_moment(tmp_path: Path) -> None:
+    """Where no disk is waited for, either: mail that waits for a tick would take seconds here."""
+    async with cluster(tmp_path, fsync="never", tick_ms=1_000, election_ticks=5) as brokers:
+        consumer = Consumer(brokers.running[1])
+        await consumer.make_topic()
+        await until(lambda: led(brokers))
+        await move_leader(brokers, 1)
+        await consumer.store(*(b"%d" % number for number in range(20)))
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for _ in range(20):
+            await consumer.ack(await consumer.poll(1))
+        assert loop.time() - began < 5.0
+        await consumer.close()
