@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quivermq.client.shared.handler_run import HandlerRun
 from quivermq.client.shared.leased_message import LeasedMessage
 from quivermq.client.shared.leases import (
     ACK,
@@ -39,6 +40,14 @@ class Settled:
     def enqueue(self, settlements: Sequence[Settlement]) -> None:
         self.settlements += settlements
         self.outcomes += outcomes_of(settlements)
+
+    def look_at_runs(self) -> Sequence[tuple[HandlerRun, int]]:
+        return []
+
+    def acknowledge_run(self, run: HandlerRun, until: int) -> None:
+        offsets = range(run.acknowledged, until)
+        self.outcomes += [(run.lease, ACK, offset) for offset in offsets]
+        run.acknowledged = until
 
 
 def outcomes_of(settlements: Sequence[Settlement]) -> Iterator[Outcome]:
@@ -89,6 +98,36 @@ def test_every_message_is_settled_once_as_it_was_said_and_in_order(
             wanted += outcomes_of(settlements)
             entries.append(settlements)
     assert sent(entries).outcomes == wanted
+
+
+def test_a_run_is_acknowledged_behind_what_its_handler_failed_at() -> None:
+    first, _ = LEASES
+    run = HandlerRun([message(first, at) for at in range(4)])
+    failed: Handled = (message(first, 1), nack_terms(1.0))
+
+    class Handling(Settled):
+        """Its handler goes on while it is looked at."""
+
+        def look_at_runs(self) -> Sequence[tuple[HandlerRun, int]]:
+            if run.acknowledged:
+                return []
+            outbox.put(failed)
+            return [(run, 2)]
+
+    async def fetch() -> list[Outcome]:
+        nonlocal outbox
+        settled = Handling()
+        outbox = SettlementOutbox(settled, lambda: False)
+        outbox.empty()
+        outbox.put(run)
+        outbox.empty()
+        return settled.outcomes
+
+    outbox: SettlementOutbox
+    assert asyncio.run(fetch()) == [
+        (first, nack_terms(1.0), 1), (first, ACK, 0), (first, ACK, 1),
+        (first, ACK, 2), (first, ACK, 3),
+    ]  # fmt: skip
 
 
 def test_small_lists_in_a_row_are_settled_as_one() -> None:

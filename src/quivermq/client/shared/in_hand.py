@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from quivermq.client.shared.handler_run import HandlerRun
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Lease
 
@@ -29,6 +30,8 @@ class InHandTracker:
         self._now = now
         self.handled: dict[int, LeasedFields] = {}
         """The one message that a handler works on, by its number: written for every message."""
+        self.runs: dict[int, HandlerRun] = {}
+        """Of handlers that are given several in a row, by their numbers."""
         # Of loops, with the time until which it is in hand.
         self._in_hand: dict[Loop, tuple[Sequence[LeasedFields], float]] = {}
 
@@ -47,6 +50,7 @@ class InHandTracker:
         """It is done with what it had."""
         if isinstance(worker, int):
             self.handled.pop(worker, None)
+            self.runs.pop(worker, None)
         else:
             self._in_hand.pop(worker, None)
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from quivermq.client.shared.handler_run import HandlerRun
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Settlement, SettlementTerms
 from quivermq.errors import InvalidRequest
@@ -18,9 +19,12 @@ from quivermq.errors import InvalidRequest
 logger = logging.getLogger("quivermq.client")
 
 GATHER_SECONDS: Final = 0.002
+_TOO_LATE: Final = "a handler ended after its subscription was closed: not settled"
 
 Handled = tuple[LeasedFields, SettlementTerms]
 """A message that a handler is done with."""
+Entry = Handled | list[Settlement] | HandlerRun
+"""A run: its handler is done with all of it."""
 
 
 class SettlesInBackground(Protocol):
@@ -28,23 +32,30 @@ class SettlesInBackground(Protocol):
 
     def finish(self, done: Sequence[Handled]) -> None: ...
     def enqueue(self, settlements: Sequence[Settlement]) -> None: ...
+    def look_at_runs(self) -> Sequence[tuple[HandlerRun, int]]: ...
+    def acknowledge_run(self, run: HandlerRun, until: int) -> None: ...
 
 
 class SettlementOutbox:
     """Settlements on their way to the event loop, in their order."""
 
     def __init__(self, target: SettlesInBackground, is_busy: Callable[[], bool]) -> None:
-        """`is_busy` tells whether settlements are on their way to a broker."""
+        """`is_busy` tells whether settlements are on their way to a broker, or come without a
+        word: of handlers that have several messages."""
         self._target = target
         self._is_busy = is_busy
         self._loop = asyncio.get_running_loop()
-        self._entries: deque[Handled | list[Settlement]] = deque()
+        self._entries: deque[Entry] = deque()
         self._is_fetched = False
         """`empty` will be called."""
 
-    def put(self, entry: Handled | list[Settlement]) -> None:
+    def put(self, entry: Entry) -> None:
         """Have this settled soon. Any thread may call this."""
         self._entries.append(entry)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have what is here fetched soon."""
         if not self._is_fetched:
             self._is_fetched = True
             self._loop.call_soon_threadsafe(self._fetch)
@@ -59,6 +70,9 @@ class SettlementOutbox:
 
     def empty(self) -> None:
         """Hand over all that is here."""
+        # Before the entries: what a handler failed at is among these by the time that it is done
+        # with it, and fails before the rest of its run is acknowledged.
+        runs = self._target.look_at_runs()
         entries = self._entries
         handled: list[Handled] = []
         settled: list[Settlement] = []
@@ -68,19 +82,32 @@ class SettlementOutbox:
                 self._settle(settled)
                 settled = []
                 handled.append(entry)
-            else:
-                self._finish(handled)
-                handled = []
+                continue
+            self._finish(handled)
+            handled = []
+            if isinstance(entry, list):
                 _join(settled, entry)
+            else:
+                self._settle(settled)
+                settled = []
+                self._acknowledge(entry, entry.end)
         self._finish(handled)
         self._settle(settled)
+        for run, until in runs:
+            self._acknowledge(run, until)
+
+    def _acknowledge(self, run: HandlerRun, until: int) -> None:
+        try:
+            self._target.acknowledge_run(run, until)
+        except InvalidRequest:
+            logger.warning(_TOO_LATE)
 
     def _finish(self, handled: Sequence[Handled]) -> None:
         if handled:
             try:
                 self._target.finish(handled)
             except InvalidRequest:
-                logger.warning("a handler ended after its subscription was closed: not settled")
+                logger.warning(_TOO_LATE)
 
     def _settle(self, settlements: Sequence[Settlement]) -> None:
         if settlements:

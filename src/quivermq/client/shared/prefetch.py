@@ -15,10 +15,12 @@ from quivermq.client.deserialize import Deserializer, kind_with_data
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions
 from quivermq.client.shared.ack_batcher import AckBatcher
+from quivermq.client.shared.handler_run import HandlerRun
 from quivermq.client.shared.in_hand import InHandTracker, Loop, Worker
 from quivermq.client.shared.key_order import GRACE_SECONDS, KeyOrder
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import (
+    ACK,
     RELEASE,
     Lease,
     Settlement,
@@ -147,7 +149,7 @@ class Prefetcher:
         self._buffer = PrefetchBuffer(kind, self._left, packs=not ordered_by_key)
         """Not handed out yet."""
         self._ack_batcher = AckBatcher(core.router, core.consuming.settling, self._wake)
-        self.outbox = SettlementOutbox(self, lambda: self._ack_batcher.is_busy)
+        self.outbox = SettlementOutbox(self, lambda: self._ack_batcher.is_busy or self._has_runs())
         """For threads."""
         self._choice = request.choice or TopicChoice((request.topic,))
         self._lookup = TopicLookup(core.offsets.names, self._loop.time)
@@ -187,6 +189,50 @@ class Prefetcher:
             self._look_for_room()
         self.in_hand.take_one(worker, message)
         return message
+
+    @property
+    def gives_runs(self) -> bool:
+        """Handlers may be given several messages in a row."""
+        # Of a key that failed the next message waits, and each delivery has a span of its own.
+        return self._order is None and self.tracer is None
+
+    def take_run(self, worker: int, most: int) -> HandlerRun | None:
+        """Messages in a row for a handler, up to so many."""
+        run = None if self.is_closing else self._buffer.take_run(most)
+        if run is None:
+            self.in_hand.empty(worker)
+            return None
+        self._look_for_room()
+        self.in_hand.runs[worker] = run
+        if self.is_closing:
+            # The event loop may have given back all else before it knew of the run.
+            self._loop.call_soon_threadsafe(self._give_back_waiting)
+            return None
+        if len(run.rest) > 1:
+            self.outbox.wake()
+        return run
+
+    def _has_runs(self) -> bool:
+        return any(run.is_long for run in list(self.in_hand.runs.values()))
+
+    def look_at_runs(self) -> list[tuple[HandlerRun, int]]:
+        """The runs in hand, each with the offset up to which its handler is done."""
+        runs = list(self.in_hand.runs.values())
+        found = [(run, run.done_until()) for run in runs]
+        for run in runs:
+            if run.is_long and run.is_stuck():
+                run.take_back(self._buffer.made)
+                self._on_arrival()
+        return found
+
+    def acknowledge_run(self, run: HandlerRun, until: int) -> None:
+        """Acknowledge what a handler is done with, unless it settled that itself."""
+        left = self._remainder(run.lease)
+        if left is not None and until > run.acknowledged:
+            parts = left.within(run.acknowledged, until)
+            if parts:
+                self.enqueue([Settlement(run.lease, ACK, parts)])
+        run.acknowledged = until
 
     def _pop_in_order(self, order: KeyOrder, worker: Worker) -> LeasedFields | None:
         while (message := order.take_from(self._buffer.made)) is not None:
@@ -316,12 +362,17 @@ class Prefetcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._give_back_waiting()
+        self._on_arrival()
+
+    def _give_back_waiting(self) -> None:
         waiting = [message for message in self._take_waiting() if message.lease.token]
         if waiting and not self._is_closed:
             self.enqueue(settlements_of(waiting, RELEASE))
-        self._on_arrival()
 
     def _take_waiting(self) -> list[LeasedFields]:
+        for run in list(self.in_hand.runs.values()):
+            run.take_back(self._buffer.made)
         waiting = [] if self._order is None else self._order.take_all()
         # A thread that takes some meanwhile works on them.
         waiting += self._buffer.take(len(self._buffer))
@@ -527,7 +578,7 @@ class Prefetcher:
         while True:
             await asyncio.sleep(max(EXTEND_SECONDS_MIN, self._visibility_s / 6))
             now = self._loop.time()
-            worked_on = self.in_hand.leases(self.is_unsettled)
+            worked_on = self.in_hand.leases(self.is_unsettled) | self._leases_of_runs()
             held = self._buffer.leases() | worked_on
             if self._order is not None:
                 held.update(message.lease for message in self._order.waiting())
@@ -542,6 +593,14 @@ class Prefetcher:
                     # The user let it expire: the group has it again.
                     self._drop(lease)
                     self._wake()
+
+    def _leases_of_runs(self) -> set[Lease]:
+        found = set()
+        for run in list(self.in_hand.runs.values()):
+            left = self._remainder(run.lease)
+            if left is not None and left.within(run.done_until(), run.end):
+                found.add(run.lease)
+        return found
 
     async def _extend(self, settlement: Settlement) -> None:
         try:

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from quivermq import batches
 from quivermq.batches import Header, Limits
+from quivermq.client.shared.handler_run import HandlerRun
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Lease
 from quivermq.client.shared.poll import LeasedRun
@@ -134,6 +135,36 @@ class PrefetchBuffer(Generic[M]):
                     found += self._unpack(part, most - len(found))
         return found
 
+    def take_run(self, most: int) -> HandlerRun | None:
+        """The next messages in a row, up to so many; None if there are none."""
+        if most == 1:
+            message = self.pop()
+            return None if message is None else HandlerRun([message])
+        found: list[M] = []
+        with self._unpacking:
+            self._take_made_row(found, most)
+            while not found and self._packed:
+                part = self._packed[0]
+                if isinstance(part, list):
+                    self.made.extend(self._packed.popleft())  # type: ignore[arg-type]  # it is one
+                    self._take_made_row(found, most)
+                else:
+                    found = self._unpack(part, most)
+        return HandlerRun(found) if found else None
+
+    def _take_made_row(self, found: list[M], most: int) -> None:
+        made = self.made
+        while made and len(found) < most:
+            try:
+                message = made.popleft()
+            except IndexError:  # another thread was faster
+                return
+            if found and not _follows(found[-1], message):
+                made.appendleft(message)
+                return
+            if message.lease in self._held or not message.lease.token:
+                found.append(message)
+
     def _take_made(self, found: list[M], most: int) -> None:
         popleft, held = self.made.popleft, self._held
         try:
@@ -174,6 +205,10 @@ class PrefetchBuffer(Generic[M]):
             else:
                 found.add(part.lease)
         return found
+
+
+def _follows(last: LeasedFields, message: LeasedFields) -> bool:
+    return message.lease is last.lease and message.offset == last.offset + 1
 
 
 def _count_of(part: PackedMessages | list[Any]) -> int:

@@ -19,6 +19,7 @@ from quivermq.client.background_loop import BackgroundLoop
 from quivermq.client.checks import Delay, check_number
 from quivermq.client.core import Core
 from quivermq.client.deserialize import find_fault, kind_with_data
+from quivermq.client.shared.handler_run import HandlerRun, RunSize
 from quivermq.client.shared.leased_message import LeasedFields, LeasedMessage
 from quivermq.client.shared.leases import (
     ACK,
@@ -71,26 +72,33 @@ class Subscription:
         options.check(handler)
         self._options = options
         self._background = background
-        self._handler: Callable[[Any], object] | None = handler
-        self._decodes = options.deserializer is not None
+        self._has_handler = handler is not None
         self._arrival = threading.Condition()
         """Notified of messages, and of the end."""
         self._closing = threading.Lock()
         self._prefetcher = background.call(_start(options, make_core, background, self._arrival))
-        if handler is not None and self._prefetcher.tracer is not None:
-            self._handler = self._prefetcher.tracer.traced_handler(handler, options.group)
         self._outbox = self._prefetcher.outbox
         self._is_closed = False
-        self._workers = [
-            threading.Thread(target=self._work, args=(number,), name=f"quivermq-{options.group}")
-            for number in range(options.concurrency if handler is not None else 0)
-        ]
+        self._workers = [] if handler is None else self._make_workers(handler)
         fork_safety.watch(self)
         background.add_user(self)
         on_begin(self)
         for worker in self._workers:
             worker.daemon = True
             worker.start()
+
+    def _make_workers(self, handler: Callable[[Any], object]) -> list[threading.Thread]:
+        tracer, options = self._prefetcher.tracer, self._options
+        if tracer is not None:
+            handler = tracer.traced_handler(handler, options.group)
+        if options.deserializer is not None:
+            handler = _decoding(handler)
+        return [
+            threading.Thread(
+                target=self._work, args=(number, handler), name=f"quivermq-{options.group}"
+            )
+            for number in range(options.concurrency)
+        ]
 
     def __iter__(self) -> Iterator[LeasedMessage]:
         return self
@@ -172,7 +180,7 @@ class Subscription:
         subscription. For the main thread; see `quivermq.stop_on_signals` for loops.
         """
         check_number("drain", drain, least=0)
-        if self._handler is None:
+        if not self._has_handler:
             raise InvalidRequest("run is for handlers: loop over the subscription instead")
         with stop_on_signals(self):
             with self._arrival:
@@ -278,32 +286,60 @@ class Subscription:
                     raise self._prefetcher.error
                 self._arrival.wait()
 
-    def _work(self, number: int) -> None:
+    def _work(self, number: int, handler: Callable[[Any], object]) -> None:
         """One of the threads that call the handler."""
-        prefetcher, is_ordered = self._prefetcher, self._options.ordered_by_key
-        pop = partial(prefetcher.pop, number)
-        handle, put = self._handle, self._outbox.put
+        work = self._work_on_runs if self._prefetcher.gives_runs else self._work_on_each
         try:
-            while (message := pop() or self._wait_for(pop)) is not None:
-                terms = handle(message)
-                if is_ordered:
-                    prefetcher.free_key(message, terms)
-                put((message, terms))
+            work(number, handler)
         except QuiverError as error:
             logger.error("the %s has ended: %s", self._options, error)  # noqa: TRY400
 
-    def _handle(self, message: LeasedFields) -> SettlementTerms:
-        if self._handler is None:
-            return ACK
-        if self._decodes and (fault := find_fault(message)):
-            logger.error("the %s rejects %r: it %s", self._options, message, fault)
-            return reject_terms(fault)
-        try:
-            self._handler(message)
-        except BaseException as error:
-            logger.exception("the handler of the %s failed at %r", self._options, message)
-            return failed_terms(error)
-        return ACK
+    def _work_on_each(self, number: int, handler: Callable[[Any], object]) -> None:
+        """Message by message."""
+        prefetcher, is_ordered = self._prefetcher, self._options.ordered_by_key
+        pop = partial(prefetcher.pop, number)
+        while (message := pop() or self._wait_for(pop)) is not None:
+            terms = ACK
+            try:
+                handler(message)
+            except BaseException as error:
+                terms = self._failed(message, error)
+            if is_ordered:
+                prefetcher.free_key(message, terms)
+            self._outbox.put((message, terms))
+
+    def _work_on_runs(self, number: int, handler: Callable[[Any], object]) -> None:
+        """As many at a time as are handled in a moment (decision 0076)."""
+        size = RunSize()
+
+        def take() -> HandlerRun | None:
+            return self._prefetcher.take_run(number, size.messages)
+
+        while (run := take() or self._wait_for(take)) is not None:
+            began, begins_at = time.perf_counter(), run.acknowledged
+            self._work_on_run(run, handler)
+            self._outbox.put(run)
+            size.adapt(run.end - begins_at, time.perf_counter() - began)
+
+    def _work_on_run(self, run: HandlerRun, handler: Callable[[Any], object]) -> None:
+        take = run.rest.popleft
+        while True:
+            try:
+                message = take()
+            except IndexError:  # that was all, or the event loop took the rest back
+                break
+            try:
+                handler(message)
+            except BaseException as error:
+                self._outbox.put((message, self._failed(message, error)))
+        run.is_over = True
+
+    def _failed(self, message: LeasedFields, error: BaseException) -> SettlementTerms:
+        if isinstance(error, _UndecodableError):
+            logger.error("the %s rejects %r: it %s", self._options, message, error)
+            return reject_terms(str(error))
+        logger.error("the handler of the %s failed at %r", self._options, message, exc_info=error)
+        return failed_terms(error)
 
     def _join_workers(self, deadline: float) -> None:
         for worker in self._workers:
@@ -325,8 +361,21 @@ class Subscription:
     def _check_may_iterate(self) -> None:
         if self._refusal is _FORKED:
             raise InvalidRequest(_FORKED)
-        if self._handler is not None:
+        if self._has_handler:
             raise InvalidRequest("a subscription with a handler cannot be iterated")
+
+
+class _UndecodableError(Exception):
+    """The value of a message cannot be decoded: the handler does not see it."""
+
+
+def _decoding(handler: Callable[[Any], object]) -> Callable[[Any], object]:
+    def decode_and_handle(message: LeasedFields) -> None:
+        if fault := find_fault(message):
+            raise _UndecodableError(fault)
+        handler(message)
+
+    return decode_and_handle
 
 
 # Functions and not methods: what runs in the background must not keep a subscription alive that
