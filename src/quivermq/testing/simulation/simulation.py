@@ -76,6 +76,8 @@ SERVING_MS_MAX: Final = 30_000
 """I9: so long after everything has healed, all brokers are ready."""
 MENDING_MS: Final = 10_000
 """A broker with a damaged disk that is not whole by then is replaced."""
+ELECTING_MS: Final = 5_000
+"""But for a topic that was made a moment ago, and has no leader yet."""
 DRAINING_MS_MAX: Final = 120_000
 """And so long after that, every message is consumed, and every call of a client has ended."""
 CLOCKS_WRONG_US_MAX: Final = 100 * YEAR_US
@@ -310,7 +312,7 @@ class Simulation:
         )
         self._run_for(MENDING_MS)
         for broker in fragile:
-            if broker.is_whole:
+            if self._comes_true(lambda broker=broker: broker.is_whole, ELECTING_MS):  # type: ignore[misc]
                 continue
             self.world.story.tell(f"broker {broker.node} is replaced: {broker.standing}")
             self.world.story.counts["brokers replaced"] += 1
@@ -597,11 +599,16 @@ class Simulation:
             self.budget.check()
 
     def _until(self, condition: Callable[[], bool], longest_ms: int, failure: str) -> None:
+        if not self._comes_true(condition, longest_ms):
+            raise Violation(f"{failure}: {self._standing}")
+
+    def _comes_true(self, condition: Callable[[], bool], longest_ms: int) -> bool:
         end_ms = self.world.time.now_ms + longest_ms
         while not condition():
             if self.world.time.now_ms >= end_ms:
-                raise Violation(f"{failure}: {self._standing}")
+                return False
             self._run_for(50)
+        return True
 
     def _served(self) -> Iterator[ServedMachine[Any]]:
         yield from self.cluster.brokers.values()
