@@ -54,6 +54,25 @@ async def test_the_successor_is_one_that_can_be_told(tmp_path: Path) -> None:
 
 
 @on_loop
+async def test_the_successor_is_one_that_can_ask_for_votes(tmp_path: Path) -> None:
+    """One that has just started can be told before it has connections of its own."""
+    async with cluster(tmp_path) as brokers:
+        leading = await leader_of(brokers)
+        first, second = sorted({1, 2, 3} - {leading})
+        links = brokers.running[leading].broker.links
+        for node in (first, second):
+            await until(lambda node=node: links.reaches(node) and links.is_reached_by(node))
+        stop_ticking(brokers)
+        for peer in brokers.running[first].broker.links.peers.values():
+            peer.move(NOWHERE)
+        await until(lambda: not links.is_reached_by(first))
+        assert links.reaches(first)
+        assert brokers.running[leading].broker.is_alive(first)
+        await brokers.stop(leading)
+        assert await leader_of(brokers) == second
+
+
+@on_loop
 async def test_the_vote_for_the_successor_is_waited_for(tmp_path: Path) -> None:
     async with cluster(tmp_path) as brokers:
         leading = await leader_of(brokers)

@@ -628,11 +628,13 @@ class Broker:
         return hosted.replica.leader not in {NOBODY, hosted.member}
 
     def _successor(self, hosted: HostedReplica) -> int:
-        """The member that is best prepared, among those that can be told; 0 if there is none."""
+        """The member that is best prepared, among those that can be told and can ask for votes; 0
+        if there is none."""
         others = [
             (lag, member)
             for member in self._others_alive(hosted)
             if self.links.reaches(node_of(member))
+            and self.links.is_reached_by(node_of(member))
             and (lag := hosted.replica.lag_of(member)) is not None
         ]
         return min(others)[1] if others else 0

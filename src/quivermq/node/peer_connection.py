@@ -316,6 +316,10 @@ class IncomingConnections:
             accepted.leave(oldest)
             oldest.abort()
 
+    def count(self, node: int) -> int:
+        """How many a broker has."""
+        return sum(each.hello is not None and each.hello.node == node for each in self._all)
+
     def leave(self, connection: Incoming) -> None:
         self._all.pop(connection, None)
         self._strangers.leave(connection)

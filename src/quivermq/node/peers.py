@@ -418,6 +418,10 @@ class PeerLinks:
         peer = self.peers.get(node)
         return peer is not None and all(link.connection for link in peer.lanes.values())
 
+    def is_reached_by(self, node: int) -> bool:
+        """Whether mail of all kinds can come from it."""
+        return self._incoming.count(node) >= len(LinkLane)
+
     @property
     def silent_nodes(self) -> frozenset[int]:
         return frozenset(node for node, peer in self.peers.items() if peer.is_silent)
