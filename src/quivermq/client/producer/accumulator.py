@@ -100,29 +100,35 @@ class Accumulator:
         timestamp: int | None = None,
     ) -> Delivery | None:
         """Take a message; None if there is no room, or the topic or partition is not known yet."""
+        is_value = key is None and headers is None and partition is None and timestamp is None
+        if is_value and not (priority or delay):
+            delivery = self.add_value(topic, value)
+            if delivery is not None:
+                return delivery
         with self._lock:
-            if (
-                key is None
-                and headers is None
-                and partition is None
-                and timestamp is None
-                and not (priority or delay)
-            ):
-                pending_batch = self._plain.get(topic)
-                if pending_batch is not None and type(value) is bytes:
-                    size = pending_batch.size + len(value) + ENTRY_BYTES
-                    if size <= self._plain_bytes:
-                        values = pending_batch.values
-                        delivery = Delivery(pending_batch, len(values))
-                        values.append(value)
-                        pending_batch.size = size
-                        return delivery
             if not self.knows(topic, partition):
                 return None
             partitions = self._partitions[topic]
             return self._add(
                 topic, partitions, value, key, headers, priority, delay, partition, timestamp
             )
+
+    def add_value(self, topic: str, value: Payload) -> Delivery | None:
+        """Take a message of nothing but a value, if it fits where such are gathered now; `add`
+        takes whatever this does not."""
+        with self._lock:
+            pending_batch = self._plain.get(topic)
+            if pending_batch is None or type(value) is not bytes:
+                return None
+            size = pending_batch.size + len(value) + ENTRY_BYTES
+            if size > self._plain_bytes:
+                return None
+            values = pending_batch.values
+            delivery = Delivery()
+            delivery._pending_batch, delivery._place = pending_batch, len(values)  # noqa: SLF001
+            values.append(value)
+            pending_batch.size = size
+            return delivery
 
     def add_many(self, bulk: BulkSend) -> bool:
         """Take what a call has prepared, batch by batch; False if there is no room for the rest:
@@ -265,7 +271,7 @@ class Accumulator:
         place = pending_batch.add(value_bytes, key_bytes, headers, size, timestamp)
         self._charge(pending_batch, size)
         self._note_plain(pending_batch, is_anywhere=partition is None)
-        return Delivery(pending_batch, place)
+        return Delivery.at(pending_batch, place)
 
     def _add_rows(self, bulk: BulkSend, rows: PlainRows) -> bool:
         """Put the next rows into the open pending batch, as many as fit."""

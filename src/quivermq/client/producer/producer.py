@@ -48,6 +48,7 @@ BATCH_BYTES_MAX: Final = 8 << 20
 _STOP_SECONDS: Final = 0.1
 
 Add = Callable[..., Delivery | None]
+AddValue = Callable[[str, Any], Delivery | None]
 _PARTITION: Final = 5
 """Its place among the arguments of `add` behind the topic."""
 
@@ -86,12 +87,16 @@ class ProducerSettings(NamedTuple):
                 f"batch_bytes must be at most {BATCH_BYTES_MAX:,}: {self.batch_bytes!r}"
             )
 
-    def adding(self, core: Core, accumulator: Accumulator) -> Add:
-        """The way of a message into the accumulator."""
+    def adding(self, core: Core, accumulator: Accumulator) -> tuple[Add, AddValue]:
+        """The way of a message into the accumulator, and the short one of a value alone."""
         add: Add = accumulator.add
+        if core.router.tracer is None and self.serializer is None:
+            return add, accumulator.add_value
         if core.router.tracer is not None:
             add = core.router.tracer.add_context(add)
-        return add if self.serializer is None else ChosenSerializer.of(self.serializer).add(add)
+        if self.serializer is not None:
+            add = ChosenSerializer.of(self.serializer).add(add)
+        return add, _leave_to_add
 
     def bulk(self, core: Core, accumulator: Accumulator, many: "Many") -> BulkSend | None:
         """The messages of one call, checked; None if their topic is not known yet."""
@@ -182,6 +187,10 @@ def _add_plain(
     return None
 
 
+def _leave_to_add(*_: object) -> None:
+    """In place of `add_value`, where something has to be done to every message on its way."""
+
+
 class Producer:
     """Sends messages in the background, many together. Any thread may use it.
 
@@ -207,7 +216,7 @@ class Producer:
         self._accumulator = settings.accumulator(self._waker.wake)
         self._is_closed = False
         self._sender = background.call(self._make_sender(make_core))
-        self._add = settings.adding(self._sender.core, self._accumulator)
+        self._add, self._add_value = settings.adding(self._sender.core, self._accumulator)
         fork_safety.watch(self)
         background.add_user(self)
 
@@ -232,7 +241,11 @@ class Producer:
         `flush` raises failures of deliveries that were not looked at.
         """
         if content_type is None and ttl is None and timestamp is None:
-            # The commonest call by far.
+            if key is None and headers is None and partition is None and not (priority or delay):
+                # The commonest call by far: passing on the other options would take as long again.
+                delivery = self._add_value(topic, value)
+                if delivery is not None:
+                    return delivery
             return self._add(
                 topic, value, key, headers, priority, delay, partition
             ) or self._wait_and_add(topic, value, key, headers, priority, delay, partition)
@@ -310,7 +323,7 @@ class Producer:
         """Stop without waiting: what is not delivered yet is given up."""
         if not self._is_closed:
             self._is_closed = True
-            self._add = _refuse_closed
+            self._add = self._add_value = _refuse_closed
             if self._sender is not None:
                 self._background.call(self._sender.close())
 
@@ -341,14 +354,14 @@ class Producer:
         """The program ends: send what there is."""
         if not self._is_closed and self._sender is not None:
             self._is_closed = True
-            self._add = _refuse_closed
+            self._add = self._add_value = _refuse_closed
             await _finish(self._sender, self._accumulator, deadline)
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def after_fork(self) -> None:
         """The thread that sends stayed with the parent."""
         self._is_closed = True
-        self._add = _refuse_after_fork
+        self._add = self._add_value = _refuse_after_fork
 
     async def _make_sender(self, make_core: Callable[[], Core]) -> Sender:
         self._waker.sender = self._settings.sender(make_core(), self._accumulator)
@@ -425,7 +438,7 @@ class AsyncProducer:
         self._accumulator = settings.accumulator(waker.wake)
         self._is_closed = False
         self._sender = waker.sender = settings.sender(make_core(), self._accumulator)
-        self._add = settings.adding(self._sender.core, self._accumulator)
+        self._add, self._add_value = settings.adding(self._sender.core, self._accumulator)
         fork_safety.watch(self)
         endings.hold(self)
 
@@ -449,7 +462,11 @@ class AsyncProducer:
         change within `timeout`.
         """
         if content_type is None and ttl is None and timestamp is None:
-            # The commonest call by far.
+            if key is None and headers is None and partition is None and not (priority or delay):
+                # The commonest call by far: passing on the other options would take as long again.
+                delivery = self._add_value(topic, value)
+                if delivery is not None:
+                    return delivery
             return self._add(
                 topic, value, key, headers, priority, delay, partition
             ) or await self._wait_and_add(topic, value, key, headers, priority, delay, partition)
@@ -521,7 +538,7 @@ class AsyncProducer:
         """Stop without waiting: what is not delivered yet is given up."""
         if not self._is_closed:
             self._is_closed = True
-            self._add = _refuse_closed
+            self._add = self._add_value = _refuse_closed
             await self._sender.close()
 
     async def __aenter__(self) -> Self:
@@ -560,7 +577,7 @@ class AsyncProducer:
     def after_fork(self) -> None:
         """The event loop is the parent's."""
         self._is_closed = True
-        self._add = _refuse_after_fork
+        self._add = self._add_value = _refuse_after_fork
 
     async def _wait_and_add(self, topic: str, *message: Any) -> Delivery:
         """Add the message once the topic is known and there is room."""
