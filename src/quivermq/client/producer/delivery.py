@@ -235,6 +235,10 @@ class BatchSlice(NamedTuple):
     place: int
     count: int  # type: ignore[assignment]  # hides `tuple.count`, of no use here
 
+    def ends_at(self, pending_batch: PendingBatch, place: int) -> bool:
+        """The next message of that pending batch is in this place."""
+        return self.pending_batch is pending_batch and self.place + self.count == place
+
 
 class BatchDelivery:
     """The future of the messages of one `send_many`. Wait for it in a thread, or await it.
