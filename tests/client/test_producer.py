@@ -71,6 +71,7 @@ def test_a_producer_that_serializes_does_so_with_bytes_too(
         ):
             for value in VALUES:
                 await producer.send("t", value)
+            await producer.send_many("t", VALUES[:500])
 
     if is_async:
         asyncio.run(send())
@@ -78,7 +79,8 @@ def test_a_producer_that_serializes_does_so_with_bytes_too(
         with client.producer(linger=60, serializer=turned) as producer:
             for value in VALUES:
                 producer.send("t", value)
-    assert stand_in.log().values == [value[::-1] for value in VALUES]
+            producer.send_many("t", VALUES[:500])
+    assert stand_in.log().values == [value[::-1] for value in VALUES + VALUES[:500]]
 
 
 @pytest.mark.parametrize(

@@ -139,10 +139,11 @@ class Accumulator:
                     return False
             return bulk.frame is None or self._add_frame(bulk, *bulk.frame)
 
-    def add_plain(self, topic: str, values: list[Any]) -> BatchDelivery | None:
-        """Take values alone, if they are few, and fit where such are gathered now; `add_many` takes
-        whatever this does not."""
-        if len(values) > PIECE_ROWS or {*map(type, values)} != {bytes}:
+    def add_plain(self, topic: str, values: Any) -> BatchDelivery | None:
+        """Take values alone, if they are a short list, and fit where such are gathered now;
+        `add_many` takes whatever this does not."""
+        is_short = type(values) is list and len(values) <= PIECE_ROWS
+        if not is_short or {*map(type, values)} != {bytes}:
             return None
         size = sum(map(len, values)) + ENTRY_BYTES * len(values)
         with self._lock:
