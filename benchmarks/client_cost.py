@@ -33,6 +33,9 @@ HANDLED: Final = 20_000
 LISTED: Final = 300_000
 CLIENTS: Final = 64
 GROUPS: Final = 100
+SENT: Final = 200_000
+SENT_AT_ONCE: Final = 1_000_000
+SENT_LISTS: Final = (1, 10, 1_000, 10_000, 100_000)
 
 
 class Figures:
@@ -59,6 +62,7 @@ class Workload:
         self._servers = servers
         self._client = client = quivermq.connect(servers, timeout=30.0)
         self._lone, self._bulk, self._pushed = f"lone-{name}", f"bulk-{name}", f"pushed-{name}"
+        self._sent = f"sent-{name}"
         for topic in (self._lone, self._bulk, self._pushed):
             client.create_topic(topic)
         client.produce_many(self._bulk, [VALUE] * FILLED)
@@ -76,6 +80,31 @@ class Workload:
             "lone produce, from call to return": statistics.median(plain.took),
             "lone produce with a key": statistics.median(keyed.used),
         }
+
+    def send(self) -> dict[str, float]:
+        """Through a producer, until all is stored: the process as a whole, and the longest pause of
+        another thread during the call with the largest list."""
+        found = {}
+        messages = [b"%0100d" % number for number in range(SENT_AT_ONCE)]
+        self._client.create_topic(self._sent)
+        with self._client.producer(buffer_bytes=512 << 20) as producer:
+            producer.send_many(self._sent, messages[:1_000]).result()
+            for size in SENT_LISTS:
+                lists = [messages[at : at + size] for at in range(0, SENT, size)]
+                began = time.process_time_ns()
+                if size == 1:
+                    for value in messages[:SENT]:
+                        producer.send(self._sent, value)
+                else:
+                    for values in lists:
+                        producer.send_many(self._sent, values)
+                producer.flush()
+                used = time.process_time_ns() - began
+                found[f"sent in lists of {size:,}, a message"] = used / SENT / 1e3
+            pause = _longest_pause(lambda: producer.send_many(self._sent, messages))
+            found[f"pause of another thread, {SENT_AT_ONCE:,} at once"] = pause * 1e6
+        self._client.delete_topic(self._sent)
+        return found
 
     def poll_lone(self) -> dict[str, float]:
         """Messages that were produced one at a time, 10 and 1 at a time."""
@@ -223,8 +252,28 @@ class Workload:
             await client.delete_topic(topic)
 
 
+def _longest_pause(call: Callable[[], object]) -> float:
+    """Of a thread that sleeps half a millisecond again and again, in seconds."""
+    longest, is_done = 0.0, threading.Event()
+
+    def watch() -> None:
+        nonlocal longest
+        last = time.perf_counter()
+        while not is_done.is_set():
+            time.sleep(0.0005)
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    call()
+    is_done.set()
+    watcher.join()
+    return longest
+
+
 WAYS: Final = (
-    "produce", "poll_lone", "poll", "default_poll", "handler", "lists", "push", "on_loop",
+    "produce", "send", "poll_lone", "poll", "default_poll", "handler", "lists", "push", "on_loop",
 )  # fmt: skip
 
 
@@ -305,7 +354,8 @@ def main() -> None:
     print(f"µs, medians of {options.rounds} rounds in turns; processor time of the client but for")
     print("what says from where to where")
     for name, (was, now) in found.items():
-        print(f"  {name:<44} {was:>10,.1f} {now:>10,.1f}   x {now / was:.2f}")
+        digits = 1 if was > 10.0 else 3
+        print(f"  {name:<44} {was:>10,.{digits}f} {now:>10,.{digits}f}   x {now / was:.2f}")
 
 
 if __name__ == "__main__":

@@ -300,6 +300,28 @@ def test_a_buffer_that_changes_after_send_changes_nothing() -> None:
     assert pending_batch.keys == [b"key", b"key"]
 
 
+def test_values_go_the_short_way_only_where_such_are_gathered_and_fit() -> None:
+    bench = Bench(batch_bytes=100)
+    add_value = bench.accumulator.add_value
+    assert add_value("t", b"nothing is gathered yet") is None
+    assert add_value("other", b"v") is None
+    bench.send(b"0")
+    assert add_value("other", b"v") is None
+    short = [add_value("t", value) for value in (b"1", b"2" * 50)]
+    for left in ("text", bytearray(b"a"), None, 5, b"x" * 38):
+        assert add_value("t", left) is None  # type: ignore[arg-type]
+    bench.send(b"key", b"k")
+    assert add_value("t", b"3") is None
+    bench.accumulator.seal_all()
+    assert add_value("t", b"4") is None
+    first, *others = bench.ready()
+    assert first.values == [b"0", b"1", b"2" * 50, b"key"]
+    assert first.size == 5 + 5 + 54 + 12
+    assert not others
+    bench.accumulator.settle(first, StoredAt(10, 0))
+    assert [each.result(0).offset for each in short if each is not None] == [11, 12]
+
+
 def test_a_failure_that_was_not_looked_at_is_kept_for_flush() -> None:
     bench = Bench(batch_bytes=50)
     seen, unseen = bench.send(b"x" * 40), bench.send(b"y" * 40)

@@ -14,7 +14,7 @@ from quivermq.errors import Overloaded, Timeout
 def batch_with(*values: bytes) -> tuple[PendingBatch, list[Delivery]]:
     pending_batch = PendingBatch("t", 2, priority=0, not_before_ms=0, opened_at=0.0, deadline=1.0)
     return pending_batch, [
-        Delivery(pending_batch, pending_batch.add(value, None, None, 1)) for value in values
+        Delivery.at(pending_batch, pending_batch.add(value, None, None, 1)) for value in values
     ]
 
 

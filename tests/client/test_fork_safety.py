@@ -65,13 +65,19 @@ def test_a_producer_says_that_it_stayed_with_the_parent(
         producer.send("t", b"parent").result(5)
         assert "forked" in in_child(lambda: producer.send("t", b"child"))
         producer.send("t", b"parent")
+    with client.producer(linger=60) as producer:
+        producer.send("t", b"parent")
+        producer.send("t", b"parent")
+        # A batch is open where the child would put its message, and never send it.
+        assert "forked" in in_child(lambda: producer.send("t", b"child"))
+        assert "forked" in in_child(lambda: producer.send_many("t", [b"child"]))
 
     def another() -> int:
         with client.producer() as mine:
             return mine.send("t", b"child").result(5).offset
 
-    assert in_child(another) == 2
-    assert stand_in.log().values == [b"parent", b"parent", b"child"]
+    assert in_child(another) == 4
+    assert stand_in.log().values == [*[b"parent"] * 4, b"child"]
 
 
 def test_an_asyncio_client_says_that_it_stayed_with_the_parent(stand_in: StandIn) -> None:

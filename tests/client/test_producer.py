@@ -35,6 +35,54 @@ def test_messages_are_delivered_in_order_in_few_batches(
     assert stand_in.count("produce") < len(VALUES) / 10
 
 
+def test_every_way_of_sending_keeps_the_order_of_the_others(
+    stand_in: StandIn, client: quivermq.Client
+) -> None:
+    sent: list[bytes] = []
+    with client.producer(linger=0, batch_bytes=2_000) as producer:
+        for at in range(0, 2_000, 20):
+            values = VALUES[at : at + 20]
+            deliveries = [producer.send("t", value) for value in values[:3]]
+            deliveries.append(producer.send("t", values[3], headers={"a": b"1"}))
+            deliveries.append(producer.send("t", values[4].decode()))
+            producer.send_many("t", values[5:9])
+            deliveries.append(producer.send("t", values[9], b"key"))
+            producer.send_many("t", values[10:], [b"key"] * 10)
+            sent += values
+            if at % 400 == 0:
+                producer.flush()
+                stored = stand_in.log().values
+                offsets = [each.result(0).offset for each in deliveries]
+                assert [stored[offset] for offset in offsets] == [*values[:5], values[9]]
+    assert stand_in.log().values == sent
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_producer_that_serializes_does_so_with_bytes_too(
+    is_async: bool, stand_in: StandIn, client: quivermq.Client
+) -> None:
+    def turned(value: bytes) -> bytes:
+        return value[::-1]
+
+    async def send() -> None:
+        async with (
+            quivermq.aio.connect(stand_in.address) as loop_client,
+            loop_client.producer(linger=60, serializer=turned) as producer,
+        ):
+            for value in VALUES:
+                await producer.send("t", value)
+            await producer.send_many("t", VALUES[:500])
+
+    if is_async:
+        asyncio.run(send())
+    else:
+        with client.producer(linger=60, serializer=turned) as producer:
+            for value in VALUES:
+                producer.send("t", value)
+            producer.send_many("t", VALUES[:500])
+    assert stand_in.log().values == [value[::-1] for value in VALUES + VALUES[:500]]
+
+
 @pytest.mark.parametrize(
     "script",
     [

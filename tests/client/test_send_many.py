@@ -4,16 +4,21 @@ import asyncio
 import gc
 import logging
 import threading
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import quivermq
 import quivermq.aio
 from quivermq.batches import DEFAULT_LIMITS
 from quivermq.client.producer.bulk import BulkColumns, Layout
-from quivermq.client.producer.bulk_send import BulkSend
+from quivermq.client.producer.bulk_send import PIECE_ROWS, PIECES_A_BATCH, BulkSend, Piece
+from quivermq.client.producer.delivery import PendingBatch
+from quivermq.client.producer.partitioner import partition_of
 from quivermq.errors import (
     InvalidRequest,
     Overloaded,
@@ -229,22 +234,103 @@ def test_a_result_that_does_not_come_in_time_is_a_timeout(stand_in: StandIn) -> 
         producer.abandon()
 
 
-def test_rows_are_cut_where_they_fit() -> None:
+def pieces_of(
+    values: list[Any], keys: Any = None, *, frame_bytes: int = 8_000, partitions: int = 1
+) -> list[Piece]:
+    layout = Layout(frame_bytes=frame_bytes)
     bulk = BulkSend(
         "t",
-        BulkColumns([b"12345"] * 4 + [b"1"], [b"k"] * 5),
-        Layout(),
+        BulkColumns(values, keys),
+        layout,
         DEFAULT_LIMITS,
-        partitions=1,
+        partitions=partitions,
         partition=None,
     )
-    rows = bulk.rows
-    assert rows is not None
-    assert (rows.partition, rows.next_size) == (0, 14)
-    assert rows.take(28) == ([b"12345"] * 2, [b"k"] * 2, 28)
-    assert rows.take(5) == ([b"12345"], [b"k"], 14)
-    assert rows.take(1_000) == ([b"12345", b"1"], [b"k"] * 2, 24)
-    assert rows.is_taken
+    batch = PendingBatch("t", 0, priority=0, not_before_ms=0, opened_at=0.0, deadline=1.0)
+    found = []
+    while (piece := bulk.piece) is not None:
+        found.append(piece)
+        bulk.took_piece(batch, batch.extend(piece.values, piece.keys, piece.size))
+    assert bulk.count == sum(len(piece.values) for piece in found)
+    return found
+
+
+@given(
+    st.lists(st.integers(0, 2_500), min_size=1, max_size=40),
+    st.integers(1, 100),
+    st.sampled_from([1, 800, 8_000, 80_000]),
+)
+def test_pieces_are_small_and_hold_every_message_once(
+    sizes: list[int], times: int, frame_bytes: int
+) -> None:
+    values = [b"%07d" % number + bytes(size) for number, size in enumerate(sizes * times)]
+    keys = [None if number % 3 else value[:5] for number, value in enumerate(values)]
+    pieces = pieces_of(values, keys, frame_bytes=frame_bytes)
+    assert [value for piece in pieces for value in piece.values] == values
+    assert [key for piece in pieces for key in piece.keys or ()] == keys
+    for piece in pieces:
+        assert len(piece.values) <= PIECE_ROWS
+        assert len(piece.values) == 1 or piece.size <= frame_bytes // PIECES_A_BATCH
+        taken = sum(map(len, piece.values)) + sum(len(key or b"") for key in piece.keys or ())
+        assert piece.size == taken + 8 * len(piece.values)
+
+
+def test_pieces_with_keys_belong_to_a_partition() -> None:
+    keys = [None if number % 4 == 0 else b"%d" % (number % 50) for number in range(3_000)]
+    pieces = pieces_of(VALUES, keys, partitions=3)
+    assert {piece.partition for piece in pieces} == {None, 0, 1, 2}
+    for piece in pieces:
+        keyed = piece.keys or [None]
+        assert {key and partition_of(key, 3) for key in keyed} == {piece.partition}
+
+
+@pytest.mark.parametrize("size", [1, 30, 105, 999, 3_000])
+def test_batches_of_large_lists_are_nearly_full_and_told_once(
+    size: int, stand_in: StandIn, client: quivermq.Client
+) -> None:
+    values = [b"%06d" % number + bytes(size) for number in range(300_000 // size)]
+    with client.producer(linger=60, batch_bytes=20_000) as producer:
+        delivery = producer.send_many("t", values)
+    receipts = delivery.result(0)
+    assert stand_in.log().values == values
+    assert len(receipts) == stand_in.count("produce")
+    ends = accumulate((receipt.count for receipt in receipts), initial=0)
+    assert [receipt.first_offset for receipt in receipts] == list(ends)[:-1]
+    for receipt in receipts[:-1]:
+        filled = receipt.count * (size + 10)
+        assert 20_000 - max(2_500, size + 10) <= filled <= 20_000
+
+
+@pytest.mark.parametrize("bad", [None, 5, "text \ud800"])
+def test_a_large_list_is_not_taken_if_its_last_message_is_bad(
+    bad: Any, stand_in: StandIn, client: quivermq.Client
+) -> None:
+    with client.producer() as producer:
+        with pytest.raises(InvalidRequest):
+            producer.send_many("t", [*VALUES, bad])
+        producer.send("t", b"after")
+    assert stand_in.log().values == [b"after"]
+
+
+def test_what_is_not_bytes_comes_through_beside_much_that_is(
+    stand_in: StandIn, client: quivermq.Client
+) -> None:
+    with client.producer(linger=60) as producer:
+        producer.send_many("t", VALUES)
+        producer.send_many("t", [*VALUES, "text", bytearray(b"array")])
+        producer.send("t", b"last")
+    assert stand_in.log().values == [*VALUES, *VALUES, b"text", b"array", b"last"]
+
+
+def test_a_list_that_changes_after_the_call_changes_nothing(
+    stand_in: StandIn, client: quivermq.Client
+) -> None:
+    with client.producer(linger=60) as producer:
+        for size in (10, len(VALUES)):
+            values = VALUES[:size]
+            producer.send_many("t", values)
+            values.clear()
+    assert stand_in.log().values == [*VALUES[:10], *VALUES]
 
 
 def test_on_an_event_loop(stand_in: StandIn) -> None:

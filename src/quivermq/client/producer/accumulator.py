@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from quivermq.batches import DEFAULT_LIMITS, PRIORITY_MAX, Frame, Limits
 from quivermq.client.checks import Delay, Payload, as_bytes
-from quivermq.client.producer.bulk_send import ENTRY_BYTES, BulkSend, PlainRows
+from quivermq.client.producer.bulk_send import ENTRY_BYTES, PIECE_ROWS, BulkSend, Piece
 from quivermq.client.producer.delivery import BatchDelivery, BatchSlice, Delivery, PendingBatch
 from quivermq.client.producer.partitioner import check_partition, partition_of
 from quivermq.client.producer.produce import not_before_ms
@@ -100,23 +100,12 @@ class Accumulator:
         timestamp: int | None = None,
     ) -> Delivery | None:
         """Take a message; None if there is no room, or the topic or partition is not known yet."""
+        is_value = key is None and headers is None and partition is None and timestamp is None
+        if is_value and not (priority or delay):
+            delivery = self.add_value(topic, value)
+            if delivery is not None:
+                return delivery
         with self._lock:
-            if (
-                key is None
-                and headers is None
-                and partition is None
-                and timestamp is None
-                and not (priority or delay)
-            ):
-                pending_batch = self._plain.get(topic)
-                if pending_batch is not None and type(value) is bytes:
-                    size = pending_batch.size + len(value) + ENTRY_BYTES
-                    if size <= self._plain_bytes:
-                        values = pending_batch.values
-                        delivery = Delivery(pending_batch, len(values))
-                        values.append(value)
-                        pending_batch.size = size
-                        return delivery
             if not self.knows(topic, partition):
                 return None
             partitions = self._partitions[topic]
@@ -124,19 +113,37 @@ class Accumulator:
                 topic, partitions, value, key, headers, priority, delay, partition, timestamp
             )
 
+    def add_value(self, topic: str, value: Payload) -> Delivery | None:
+        """Take a message of nothing but a value, if it fits where such are gathered now; `add`
+        takes whatever this does not."""
+        with self._lock:
+            pending_batch = self._plain.get(topic)
+            if pending_batch is None or type(value) is not bytes:
+                return None
+            size = pending_batch.size + len(value) + ENTRY_BYTES
+            if size > self._plain_bytes:
+                return None
+            values = pending_batch.values
+            delivery = Delivery()
+            delivery._pending_batch, delivery._place = pending_batch, len(values)  # noqa: SLF001
+            values.append(value)
+            pending_batch.size = size
+            return delivery
+
     def add_many(self, bulk: BulkSend) -> bool:
         """Take what a call has prepared, batch by batch; False if there is no room for the rest:
         come again with it."""
         with self._lock:
-            while (rows := bulk.rows) is not None:
-                if not self._add_rows(bulk, rows):
+            while (piece := bulk.piece) is not None:
+                if not self._add_piece(bulk, piece):
                     return False
             return bulk.frame is None or self._add_frame(bulk, *bulk.frame)
 
-    def add_plain(self, topic: str, values: list[Any]) -> BatchDelivery | None:
-        """Take values alone, if all of them fit where such are gathered now; `add_many` takes
-        whatever this does not."""
-        if set(map(type, values)) != {bytes}:
+    def add_plain(self, topic: str, values: Any) -> BatchDelivery | None:
+        """Take values alone, if they are a short list, and fit where such are gathered now;
+        `add_many` takes whatever this does not."""
+        is_short = type(values) is list and len(values) <= PIECE_ROWS
+        if not is_short or {*map(type, values)} != {bytes}:
             return None
         size = sum(map(len, values)) + ENTRY_BYTES * len(values)
         with self._lock:
@@ -265,20 +272,19 @@ class Accumulator:
         place = pending_batch.add(value_bytes, key_bytes, headers, size, timestamp)
         self._charge(pending_batch, size)
         self._note_plain(pending_batch, is_anywhere=partition is None)
-        return Delivery(pending_batch, place)
+        return Delivery.at(pending_batch, place)
 
-    def _add_rows(self, bulk: BulkSend, rows: PlainRows) -> bool:
-        """Put the next rows into the open pending batch, as many as fit."""
+    def _add_piece(self, bulk: BulkSend, piece: Piece) -> bool:
+        """Put it into the open pending batch, or into the next one."""
         pending_batch = self._pending_batch_for(
-            bulk.topic, rows.partition, rows.next_size, bulk.priority, bulk.due_ms
+            bulk.topic, piece.partition, piece.size, bulk.priority, bulk.due_ms
         )
         if pending_batch is None:
             return False
-        values, keys, size = rows.take(self._batch_bytes - pending_batch.size)
-        place = pending_batch.extend(values, keys, size)
-        self._charge(pending_batch, size)
-        self._note_plain(pending_batch, is_anywhere=rows.partition is None)
-        bulk.took(BatchSlice(pending_batch, place, len(values)))
+        place = pending_batch.extend(piece.values, piece.keys, piece.size)
+        self._charge(pending_batch, piece.size)
+        self._note_plain(pending_batch, is_anywhere=piece.partition is None)
+        bulk.took_piece(pending_batch, place)
         return True
 
     def _add_frame(self, bulk: BulkSend, partition: int, frame: Frame) -> bool:
@@ -294,7 +300,7 @@ class Accumulator:
         pending_batch.frame, pending_batch.headers = frame, bulk.context
         pending_batch.size = len(frame)
         self._seal(pending_batch)
-        bulk.took(BatchSlice(pending_batch, 0, frame.header.count))
+        bulk.took_frame(pending_batch, frame.header.count)
         return True
 
     def _charge(self, pending_batch: PendingBatch, size: int) -> None:

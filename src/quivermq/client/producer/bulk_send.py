@@ -1,63 +1,42 @@
-"""The messages of one `send_many` on their way into an accumulator: by batches, never one by one.
+"""The messages of one `send_many` on their way into an accumulator: never one by one.
 
-Lists of bytes join the batches that single messages are gathered in, as slices. Everything else,
-as Arrow, headers and timestamps, is laid out as batches here, as `produce_many` does it, and these
-go behind what was gathered before. No I/O.
+Lists of bytes are cut into pieces, each of which joins a batch that single messages are gathered in
+as a whole. A piece is small: what is looked at for every message, its type and its length, is
+looked at while the processor has it at hand, and no other thread waits long for the interpreter.
+Everything else, as Arrow, headers and timestamps, is laid out as batches here, as `produce_many`
+does it, and these go behind what was gathered before. No I/O.
 """
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
-from itertools import accumulate
-from operator import add
-from typing import Any, Final
+from types import NoneType
+from typing import Any, Final, NamedTuple
 
 from quivermq import batches
 from quivermq.batches import Frame, Limits
 from quivermq.client.producer.bulk import BulkColumns, Layout, bulk_frames
-from quivermq.client.producer.delivery import BatchDelivery, BatchSlice
+from quivermq.client.producer.delivery import BatchDelivery, BatchSlice, PendingBatch
 from quivermq.client.producer.partitioner import check_partition, rows_by_partition
 
 ENTRY_BYTES: Final = 4
 """The size of a value or key beside its bytes: its place in Arrow's offsets."""
+PIECE_ROWS: Final = 1_000
+"""Few enough that the memory of small messages is still warm when it is looked at again."""
+PIECES_A_BATCH: Final = 8
+"""At least so many fill one: a batch that the next piece does not fit into is nearly full."""
 _BATCH_SLACK_BYTES: Final = 1024
 """Room for what Arrow adds to a batch of a single message."""
 _ANYWHERE: Final = -1
 
 
-class PlainRows:
-    """Values, and maybe keys, for one partition, or for whichever comes next."""
+class Piece(NamedTuple):
+    """Values, and maybe keys, that join one pending batch together."""
 
-    def __init__(
-        self, values: list[bytes], keys: list[bytes | None] | None, partition: int | None
-    ) -> None:
-        self.partition = partition
-        self._values = values
-        self._keys = keys
-        self._at = 0
-        sizes = map(ENTRY_BYTES.__add__, map(len, values))
-        if keys is not None:
-            sizes = map(add, sizes, (len(key or b"") + ENTRY_BYTES for key in keys))
-        self._ends = list(accumulate(sizes, initial=0))
-        """Bytes before each row, and of all."""
-
-    @property
-    def next_size(self) -> int:
-        """The bytes of the next row."""
-        return self._ends[self._at + 1] - self._ends[self._at]
-
-    @property
-    def is_taken(self) -> bool:
-        """No row is left."""
-        return self._at == len(self._values)
-
-    def take(self, room: int) -> tuple[list[bytes], list[bytes | None] | None, int]:
-        """The next rows that fit, one at least; with their keys and their size."""
-        at = self._at
-        stop = max(at + 1, bisect_right(self._ends, self._ends[at] + room, at) - 1)
-        self._at = stop
-        keys = None if self._keys is None else self._keys[at:stop]
-        return self._values[at:stop], keys, self._ends[stop] - self._ends[at]
+    partition: int | None
+    """None: whichever comes next."""
+    values: list[bytes]
+    keys: list[bytes | None] | None
+    size: int
 
 
 class BulkSend:
@@ -82,13 +61,14 @@ class BulkSend:
         self.frame: tuple[int, Frame] | None = None
         """The batch to take next, and its partition; negative: whichever comes next."""
         self._frames: Iterator[tuple[int, Frame]] = iter(())
-        self._rows: deque[PlainRows] = deque()
+        self._pieces: deque[Piece] = deque()
         self._segments: list[BatchSlice] = []
         if partition is not None:
             check_partition(topic, partition, partitions)
-        if _are_plain(columns, limits):
+        pieces = _plain_pieces(columns, layout, limits, partitions, partition)
+        if pieces is not None:
             batches.Origin(priority=layout.priority, not_before_ms=layout.not_before_ms).check()
-            self._rows.extend(_plain_rows(columns.values, columns.keys, partitions, partition))
+            self._pieces.extend(pieces)
         else:
             self._frames = bulk_frames(
                 columns,
@@ -100,66 +80,106 @@ class BulkSend:
             )
 
     @property
-    def rows(self) -> PlainRows | None:
-        """The rows to take next."""
-        return self._rows[0] if self._rows else None
+    def piece(self) -> Piece | None:
+        """The piece to take next."""
+        return self._pieces[0] if self._pieces else None
 
     def prepare(self) -> bool:
         """Lay the next batch out, if that is to be done; False if nothing is left."""
-        if self.frame is None and not self._rows:
+        if self.frame is None and not self._pieces:
             self.frame = next(self._frames, None)
-        return self.frame is not None or bool(self._rows)
+        return self.frame is not None or bool(self._pieces)
 
     @property
     def count(self) -> int:
         """Messages that were taken."""
         return sum(each.count for each in self._segments)
 
-    def took(self, segment: BatchSlice) -> None:
-        """Messages went into a pending batch."""
-        self._segments.append(segment)
+    def took_frame(self, pending_batch: PendingBatch, count: int) -> None:
+        """The batch to take next is a pending batch."""
         self.frame = None
-        if self._rows and self._rows[0].is_taken:
-            self._rows.popleft()
+        self._segments.append(BatchSlice(pending_batch, 0, count))
+
+    def took_piece(self, pending_batch: PendingBatch, place: int) -> None:
+        """The piece to take next is in a pending batch, from this place on."""
+        count = len(self._pieces.popleft().values)
+        last = self._segments[-1] if self._segments else None
+        if last is not None and last.ends_at(pending_batch, place):
+            place, count = last.place, last.count + count
+            self._segments.pop()
+        self._segments.append(BatchSlice(pending_batch, place, count))
 
     def delivery(self) -> BatchDelivery:
         """The future of all that was taken."""
         return BatchDelivery(self._segments)
 
 
-def _are_plain(columns: BulkColumns, limits: Limits) -> bool:
-    """Whether these are lists of bytes, surely within the limits, that need no other check."""
+def _plain_pieces(
+    columns: BulkColumns, layout: Layout, limits: Limits, partitions: int, partition: int | None
+) -> list[Piece] | None:
+    """Lists of bytes as pieces, if all messages are surely within the limits, and need no other
+    check. None if that is not so."""
     values, keys, headers, timestamps = columns
     if not (headers is None and timestamps is None and type(values) is list):
-        return False
-    if set(map(type, values)) - {bytes}:
-        return False
-    largest = max(map(len, values), default=0)
+        return None
+    if keys is not None and not (_are_keys(keys) and len(keys) == len(values)):
+        return None
+    message_bytes_max = min(limits.message_bytes_max, limits.batch_bytes_max) - _BATCH_SLACK_BYTES
+    piece_bytes = min(layout.frame_bytes // PIECES_A_BATCH, message_bytes_max)
+    found: list[Piece] = []
+    for number, some_values, some_keys in _by_partition(values, keys, partitions, partition):
+        for piece in _cut(number, some_values, some_keys, piece_bytes):
+            if piece is None or piece.size > message_bytes_max:
+                return None
+            found.append(piece)
+    return found
+
+
+def _are_keys(keys: object) -> bool:
+    return type(keys) is list and set(map(type, keys)) <= {bytes, NoneType}
+
+
+def _by_partition(
+    values: list[Any], keys: list[bytes | None] | None, partitions: int, partition: int | None
+) -> Iterator[tuple[int | None, list[Any], list[bytes | None] | None]]:
+    """Rows with the partition that they go to; None: whichever comes next."""
+    if keys is None or partition is not None:
+        yield partition, values, keys
+    elif partitions == 1:
+        yield 0, values, keys
+    else:
+        for number, rows in rows_by_partition(keys, partitions).items():
+            some = [values[row] for row in rows]
+            if number < 0:
+                yield None, some, None
+            else:
+                yield number, some, [keys[row] for row in rows]
+
+
+def _cut(
+    partition: int | None,
+    values: list[Any],
+    keys: list[bytes | None] | None,
+    piece_bytes: int,
+    rows: int = PIECE_ROWS,
+) -> Iterator[Piece | None]:
+    """Pieces of at most so many rows and bytes; a larger message is a piece of its own. None: not
+    all of the values are bytes."""
+    for at in range(0, len(values), rows):
+        some_values = values[at : at + rows]
+        some_keys = None if keys is None else keys[at : at + rows]
+        size = _size_of(some_values, some_keys)
+        if size > piece_bytes and rows > 1:
+            yield from _cut(partition, some_values, some_keys, piece_bytes, rows // 2)
+        else:
+            yield Piece(partition, some_values, some_keys, size) if size else None
+
+
+def _size_of(values: list[Any], keys: list[bytes | None] | None) -> int:
+    """What messages take; 0: not all of the values are bytes, or there are none."""
+    if {*map(type, values)} != {bytes}:
+        return 0
+    size = sum(map(len, values)) + ENTRY_BYTES * len(values)
     if keys is not None:
-        kinds = set(map(type, keys)) if type(keys) is list else {object}
-        if kinds - {bytes, type(None)} or len(keys) != len(values):
-            return False
-        largest += max((len(key) for key in keys if key is not None), default=0)
-    return largest + _BATCH_SLACK_BYTES <= min(limits.message_bytes_max, limits.batch_bytes_max)
-
-
-def _plain_rows(
-    values: list[bytes], keys: list[bytes | None] | None, partitions: int, partition: int | None
-) -> list[PlainRows]:
-    if not values:
-        return []
-    if keys is None or partition is not None or partitions == 1:
-        return [PlainRows(values, keys, _number(partition, keys, partitions))]
-    return [
-        PlainRows(
-            [values[row] for row in rows],
-            None if number < 0 else [keys[row] for row in rows],
-            None if number < 0 else number,
-        )
-        for number, rows in rows_by_partition(keys, partitions).items()
-    ]
-
-
-def _number(partition: int | None, keys: Any, partitions: int) -> int | None:
-    """With keys and a single partition, that one."""
-    return 0 if partition is None and keys is not None and partitions == 1 else partition
+        size += sum(len(key) for key in keys if key is not None) + ENTRY_BYTES * len(keys)
+    return size

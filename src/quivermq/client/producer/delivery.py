@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from quivermq.batches import Frame
 from quivermq.client.models import BatchReceipt, Receipt
@@ -163,10 +163,16 @@ class Delivery:
     """
 
     __slots__ = ("_pending_batch", "_place")
+    _pending_batch: PendingBatch
+    _place: int
 
-    def __init__(self, pending_batch: PendingBatch, place: int) -> None:
-        self._pending_batch = pending_batch
-        self._place = place
+    # Not a constructor: `Accumulator.add_value` makes one for every message without this call.
+    @classmethod
+    def at(cls, pending_batch: PendingBatch, place: int) -> Self:
+        """Of the message at this place."""
+        delivery = cls()
+        delivery._pending_batch, delivery._place = pending_batch, place
+        return delivery
 
     def done(self) -> bool:
         """True once the message is stored or given up."""
@@ -228,6 +234,10 @@ class BatchSlice(NamedTuple):
     pending_batch: PendingBatch
     place: int
     count: int  # type: ignore[assignment]  # hides `tuple.count`, of no use here
+
+    def ends_at(self, pending_batch: PendingBatch, place: int) -> bool:
+        """The next message of that pending batch is in this place."""
+        return self.pending_batch is pending_batch and self.place + self.count == place
 
 
 class BatchDelivery:

@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import NoneType, TracebackType
+from types import TracebackType
 from typing import Any, Final, NamedTuple, NoReturn, Self
 
 from quivermq.batches import Compression
@@ -48,6 +48,8 @@ BATCH_BYTES_MAX: Final = 8 << 20
 _STOP_SECONDS: Final = 0.1
 
 Add = Callable[..., Delivery | None]
+AddValue = Callable[[str, Any], Delivery | None]
+AddPlain = Callable[[str, Any], BatchDelivery | None]
 _PARTITION: Final = 5
 """Its place among the arguments of `add` behind the topic."""
 
@@ -86,12 +88,17 @@ class ProducerSettings(NamedTuple):
                 f"batch_bytes must be at most {BATCH_BYTES_MAX:,}: {self.batch_bytes!r}"
             )
 
-    def adding(self, core: Core, accumulator: Accumulator) -> Add:
-        """The way of a message into the accumulator."""
+    def adding(self, core: Core, accumulator: Accumulator) -> tuple[Add, AddValue, AddPlain]:
+        """The way of a message into the accumulator, and the short ones of a value and of a list
+        alone."""
         add: Add = accumulator.add
+        if core.router.tracer is None and self.serializer is None:
+            return add, accumulator.add_value, accumulator.add_plain
         if core.router.tracer is not None:
             add = core.router.tracer.add_context(add)
-        return add if self.serializer is None else ChosenSerializer.of(self.serializer).add(add)
+        if self.serializer is not None:
+            add = ChosenSerializer.of(self.serializer).add(add)
+        return add, _leave_to_add, _leave_to_add
 
     def bulk(self, core: Core, accumulator: Accumulator, many: "Many") -> BulkSend | None:
         """The messages of one call, checked; None if their topic is not known yet."""
@@ -172,14 +179,8 @@ class Many(NamedTuple):
     delay: Delay
 
 
-def _add_plain(
-    add: object, accumulator: Accumulator, topic: str, values: object, options: tuple[object, ...]
-) -> BatchDelivery | None:
-    """Take values alone, in a list, that nothing has to be done to on their way; None: it is more
-    than that, or there is no room where such are gathered."""
-    if type(values) is list and {*map(type, options)} == {NoneType} and add == accumulator.add:
-        return accumulator.add_plain(topic, values)
-    return None
+def _leave_to_add(*_: object) -> None:
+    """In place of the short ways, where something has to be done to every message."""
 
 
 class Producer:
@@ -207,7 +208,8 @@ class Producer:
         self._accumulator = settings.accumulator(self._waker.wake)
         self._is_closed = False
         self._sender = background.call(self._make_sender(make_core))
-        self._add = settings.adding(self._sender.core, self._accumulator)
+        core = self._sender.core
+        self._add, self._add_value, self._add_plain = settings.adding(core, self._accumulator)
         fork_safety.watch(self)
         background.add_user(self)
 
@@ -232,7 +234,11 @@ class Producer:
         `flush` raises failures of deliveries that were not looked at.
         """
         if content_type is None and ttl is None and timestamp is None:
-            # The commonest call by far.
+            if key is None and headers is None and partition is None and not (priority or delay):
+                # The commonest call by far: passing on the other options would take as long again.
+                delivery = self._add_value(topic, value)
+                if delivery is not None:
+                    return delivery
             return self._add(
                 topic, value, key, headers, priority, delay, partition
             ) or self._wait_and_add(topic, value, key, headers, priority, delay, partition)
@@ -268,13 +274,12 @@ class Producer:
         Nothing is taken if any message is invalid. If there is no room in time, the notes of
         `Overloaded` say how many messages of the call were taken.
         """
-        options = (
-            keys, partition, headers, timestamps, priority or None, delay or None, content_type,
-            ttl, serializer,
-        )  # fmt: skip
-        delivery = _add_plain(self._add, self._accumulator, topic, values, options)
-        if delivery is not None:
-            return delivery
+        has_columns = keys is not None or headers is not None or timestamps is not None
+        has_properties = content_type is not None or ttl is not None or serializer is not None
+        if not (has_columns or has_properties or priority or delay or partition is not None):
+            delivery = self._add_plain(topic, values)
+            if delivery is not None:
+                return delivery
         many = self._settings.many(
             topic, values, keys, partition, headers, timestamps, priority, delay, content_type, ttl,
             serializer,
@@ -310,7 +315,7 @@ class Producer:
         """Stop without waiting: what is not delivered yet is given up."""
         if not self._is_closed:
             self._is_closed = True
-            self._add = _refuse_closed
+            self._add = self._add_value = self._add_plain = _refuse_closed
             if self._sender is not None:
                 self._background.call(self._sender.close())
 
@@ -341,14 +346,14 @@ class Producer:
         """The program ends: send what there is."""
         if not self._is_closed and self._sender is not None:
             self._is_closed = True
-            self._add = _refuse_closed
+            self._add = self._add_value = self._add_plain = _refuse_closed
             await _finish(self._sender, self._accumulator, deadline)
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
 
     def after_fork(self) -> None:
         """The thread that sends stayed with the parent."""
         self._is_closed = True
-        self._add = _refuse_after_fork
+        self._add = self._add_value = self._add_plain = _refuse_after_fork
 
     async def _make_sender(self, make_core: Callable[[], Core]) -> Sender:
         self._waker.sender = self._settings.sender(make_core(), self._accumulator)
@@ -425,7 +430,8 @@ class AsyncProducer:
         self._accumulator = settings.accumulator(waker.wake)
         self._is_closed = False
         self._sender = waker.sender = settings.sender(make_core(), self._accumulator)
-        self._add = settings.adding(self._sender.core, self._accumulator)
+        core = self._sender.core
+        self._add, self._add_value, self._add_plain = settings.adding(core, self._accumulator)
         fork_safety.watch(self)
         endings.hold(self)
 
@@ -449,7 +455,11 @@ class AsyncProducer:
         change within `timeout`.
         """
         if content_type is None and ttl is None and timestamp is None:
-            # The commonest call by far.
+            if key is None and headers is None and partition is None and not (priority or delay):
+                # The commonest call by far: passing on the other options would take as long again.
+                delivery = self._add_value(topic, value)
+                if delivery is not None:
+                    return delivery
             return self._add(
                 topic, value, key, headers, priority, delay, partition
             ) or await self._wait_and_add(topic, value, key, headers, priority, delay, partition)
@@ -483,13 +493,12 @@ class AsyncProducer:
         >>> await delivery
         [BatchReceipt(partition=0, first_offset=0, count=2)]
         """
-        options = (
-            keys, partition, headers, timestamps, priority or None, delay or None, content_type,
-            ttl, serializer,
-        )  # fmt: skip
-        delivery = _add_plain(self._add, self._accumulator, topic, values, options)
-        if delivery is not None:
-            return delivery
+        has_columns = keys is not None or headers is not None or timestamps is not None
+        has_properties = content_type is not None or ttl is not None or serializer is not None
+        if not (has_columns or has_properties or priority or delay or partition is not None):
+            delivery = self._add_plain(topic, values)
+            if delivery is not None:
+                return delivery
         many = self._settings.many(
             topic, values, keys, partition, headers, timestamps, priority, delay, content_type, ttl,
             serializer,
@@ -521,7 +530,7 @@ class AsyncProducer:
         """Stop without waiting: what is not delivered yet is given up."""
         if not self._is_closed:
             self._is_closed = True
-            self._add = _refuse_closed
+            self._add = self._add_value = self._add_plain = _refuse_closed
             await self._sender.close()
 
     async def __aenter__(self) -> Self:
@@ -560,7 +569,7 @@ class AsyncProducer:
     def after_fork(self) -> None:
         """The event loop is the parent's."""
         self._is_closed = True
-        self._add = _refuse_after_fork
+        self._add = self._add_value = self._add_plain = _refuse_after_fork
 
     async def _wait_and_add(self, topic: str, *message: Any) -> Delivery:
         """Add the message once the topic is known and there is room."""
