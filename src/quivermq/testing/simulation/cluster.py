@@ -32,7 +32,6 @@ class SimulatedBroker(ServedMachine[Server]):
     def is_ready(self) -> bool:
         return self.is_serving and self.server is not None and self.server.broker.is_ready
 
-    @property
     def is_whole(self) -> bool:
         """Ready, with all replicas that belong here, none of them damaged."""
         if not self.is_ready or self.server is None:

@@ -312,7 +312,7 @@ class Simulation:
         )
         self._run_for(MENDING_MS)
         for broker in fragile:
-            if self._comes_true(lambda broker=broker: broker.is_whole, ELECTING_MS):  # type: ignore[misc]
+            if self._comes_true(broker.is_whole, ELECTING_MS):
                 continue
             self.world.story.tell(f"broker {broker.node} is replaced: {broker.standing}")
             self.world.story.counts["brokers replaced"] += 1
@@ -321,7 +321,7 @@ class Simulation:
             broker.start()
             self._do(partial(self._replace, broker.node), SERVING_MS_MAX)
             self._until(
-                lambda broker=broker: broker.is_whole,  # type: ignore[misc]
+                broker.is_whole,
                 SERVING_MS_MAX,
                 f"I9: broker {broker.node} is not whole after it was replaced",
             )
