@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quivermq.client.shared.handler_run import HandlerRun
 from quivermq.client.shared.leased_message import LeasedMessage
 from quivermq.client.shared.leases import (
     ACK,
@@ -18,7 +17,8 @@ from quivermq.client.shared.leases import (
     nack_terms,
     settlements_of,
 )
-from quivermq.client.shared.outbox import Handled, SettlementOutbox
+from quivermq.client.shared.message_run import MessageRun
+from quivermq.client.shared.outbox import Entry, Handled, SettlementOutbox
 
 LEASES = [Lease("t", b"id", "g", partition, 7, print) for partition in range(2)]
 ALL_TERMS = [ACK, RELEASE, nack_terms(1.0), nack_terms(2.0), extend_terms(5.0)]
@@ -41,10 +41,10 @@ class Settled:
         self.settlements += settlements
         self.outcomes += outcomes_of(settlements)
 
-    def look_at_runs(self) -> Sequence[tuple[HandlerRun, int]]:
+    def look_at_runs(self) -> Sequence[tuple[MessageRun, int]]:
         return []
 
-    def acknowledge_run(self, run: HandlerRun, until: int) -> None:
+    def acknowledge_run(self, run: MessageRun, until: int) -> None:
         offsets = range(run.acknowledged, until)
         self.outcomes += [(run.lease, ACK, offset) for offset in offsets]
         run.acknowledged = until
@@ -62,7 +62,7 @@ def message(lease: Lease, offset: int) -> LeasedMessage:
     return LeasedMessage("t", lease.partition, offset, None, b"", {}, 0, 0, 1, lease)
 
 
-def sent(entries: Sequence[Handled | list[Settlement]]) -> Settled:
+def sent(entries: Sequence[Entry]) -> Settled:
     async def put_all() -> Settled:
         settled = Settled()
         outbox = SettlementOutbox(settled, lambda: False)
@@ -77,20 +77,30 @@ def sent(entries: Sequence[Handled | list[Settlement]]) -> Settled:
 @given(
     st.lists(
         st.tuples(
-            st.booleans(), st.sampled_from(LEASES), st.sampled_from(ALL_TERMS),
-            st.integers(0, 9), st.sampled_from([1, 1, 2, 5]), st.sampled_from([1, 1, 2]),
+            st.sampled_from(["alone", "run", "handled", "list"]), st.sampled_from(LEASES),
+            st.sampled_from(ALL_TERMS), st.integers(0, 9), st.sampled_from([1, 1, 2, 5]),
+            st.sampled_from([1, 1, 2]),
         ),
         max_size=12,
     )
 )  # fmt: skip
 def test_every_message_is_settled_once_as_it_was_said_and_in_order(
-    said: list[tuple[bool, Lease, SettlementTerms, int, int, int]],
+    said: list[tuple[str, Lease, SettlementTerms, int, int, int]],
 ) -> None:
-    entries: list[Handled | list[Settlement]] = []
+    entries: list[Entry] = []
     wanted: list[Outcome] = []
-    for is_handled, lease, terms, first, count, step in said:
+    for kind, lease, terms, first, count, step in said:
         several = [message(lease, first + step * n) for n in range(count)]
-        if is_handled:
+        if kind == "alone":
+            entries += several
+            wanted += outcomes_of(settlements_of(several, ACK))
+            # What follows is not gathered with them: in which order these are settled is all one.
+            entries.append([])
+        elif kind == "run":
+            row = [message(lease, first + n) for n in range(count)]
+            entries.append(MessageRun(row))
+            wanted += [(lease, ACK, each.offset) for each in row]
+        elif kind == "handled":
             entries += [(each, terms) for each in several]
             wanted += [(lease, terms, each.offset) for each in several]
         else:
@@ -102,13 +112,13 @@ def test_every_message_is_settled_once_as_it_was_said_and_in_order(
 
 def test_a_run_is_acknowledged_behind_what_its_handler_failed_at() -> None:
     first, _ = LEASES
-    run = HandlerRun([message(first, at) for at in range(4)])
+    run = MessageRun([message(first, at) for at in range(4)])
     failed: Handled = (message(first, 1), nack_terms(1.0))
 
     class Handling(Settled):
         """Its handler goes on while it is looked at."""
 
-        def look_at_runs(self) -> Sequence[tuple[HandlerRun, int]]:
+        def look_at_runs(self) -> Sequence[tuple[MessageRun, int]]:
             if run.acknowledged:
                 return []
             outbox.put(failed)
@@ -128,6 +138,16 @@ def test_a_run_is_acknowledged_behind_what_its_handler_failed_at() -> None:
         (first, nack_terms(1.0), 1), (first, ACK, 0), (first, ACK, 1),
         (first, ACK, 2), (first, ACK, 3),
     ]  # fmt: skip
+
+
+def test_messages_alone_in_a_row_are_settled_as_one() -> None:
+    first, second = LEASES
+    entries: list[Entry] = [message(first, at) for at in range(1_000)]
+    entries += [message(second, at) for at in (7, 8, 10)]
+    assert sent(entries).settlements == [
+        Settlement(first, ACK, [(0, 1_000)]),
+        Settlement(second, ACK, [(7, 9), (10, 11)]),
+    ]
 
 
 def test_small_lists_in_a_row_are_settled_as_one() -> None:

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from quivermq.client.shared.handler_run import HandlerRun
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Lease
+from quivermq.client.shared.message_run import MessageRun
 
 LOOP_SECONDS_MAX: Final = 3600.0
 """A loop that was left, and not closed, has its last message no longer than this."""
@@ -30,8 +30,9 @@ class InHandTracker:
         self._now = now
         self.handled: dict[int, LeasedFields] = {}
         """The one message that a handler works on, by its number: written for every message."""
-        self.runs: dict[int, HandlerRun] = {}
-        """Of handlers that are given several in a row, by their numbers."""
+        self.runs: dict[int | object, MessageRun] = {}
+        """Of handlers and loops that are given several in a row: by the number of a handler, and by
+        anything else of a loop."""
         # Of loops, with the time until which it is in hand.
         self._in_hand: dict[Loop, tuple[Sequence[LeasedFields], float]] = {}
 
@@ -50,9 +51,18 @@ class InHandTracker:
         """It is done with what it had."""
         if isinstance(worker, int):
             self.handled.pop(worker, None)
-            self.runs.pop(worker, None)
         else:
             self._in_hand.pop(worker, None)
+
+    def take_run(self, owner: int | object, run: MessageRun) -> None:
+        """It works on these, and is done with the run before."""
+        if not isinstance(owner, int):
+            run.until = self._now() + LOOP_SECONDS_MAX
+        self.runs[owner] = run
+
+    def leave_run(self, owner: int | object) -> None:
+        """It is done with its run."""
+        self.runs.pop(owner, None)
 
     def leases(self, is_unsettled: Callable[[LeasedFields], bool]) -> set[Lease]:
         """Of all that is in hand and not settled."""

@@ -8,12 +8,13 @@ those that follow are fetched every few milliseconds (decision 0068).
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, groupby
+from typing import Any, Final, Protocol
 
-from quivermq.client.shared.handler_run import HandlerRun
 from quivermq.client.shared.leased_message import LeasedFields
-from quivermq.client.shared.leases import Settlement, SettlementTerms
+from quivermq.client.shared.leases import ACK, Settlement, SettlementTerms, settlements_of
+from quivermq.client.shared.message_run import MessageRun
 from quivermq.errors import InvalidRequest
 
 logger = logging.getLogger("quivermq.client")
@@ -23,8 +24,8 @@ _TOO_LATE: Final = "a handler ended after its subscription was closed: not settl
 
 Handled = tuple[LeasedFields, SettlementTerms]
 """A message that a handler is done with."""
-Entry = Handled | list[Settlement] | HandlerRun
-"""A run: its handler is done with all of it."""
+Entry = Handled | LeasedFields | list[Settlement] | MessageRun
+"""A message alone is acknowledged; the handler of a run is done with all of it."""
 
 
 class SettlesInBackground(Protocol):
@@ -32,8 +33,8 @@ class SettlesInBackground(Protocol):
 
     def finish(self, done: Sequence[Handled]) -> None: ...
     def enqueue(self, settlements: Sequence[Settlement]) -> None: ...
-    def look_at_runs(self) -> Sequence[tuple[HandlerRun, int]]: ...
-    def acknowledge_run(self, run: HandlerRun, until: int) -> None: ...
+    def look_at_runs(self) -> Sequence[tuple[MessageRun, int]]: ...
+    def acknowledge_run(self, run: MessageRun, until: int) -> None: ...
 
 
 class SettlementOutbox:
@@ -73,41 +74,36 @@ class SettlementOutbox:
         # Before the entries: what a handler failed at is among these by the time that it is done
         # with it, and fails before the rest of its run is acknowledged.
         runs = self._target.look_at_runs()
-        entries = self._entries
-        handled: list[Handled] = []
+        take = self._entries.popleft
+        entries: list[Any] = [take() for _ in range(len(self._entries))]
         settled: list[Settlement] = []
-        for _ in range(len(entries)):
-            entry = entries.popleft()
-            if isinstance(entry, tuple):
-                self._settle(settled)
-                settled = []
-                handled.append(entry)
-                continue
-            self._finish(handled)
-            handled = []
-            if isinstance(entry, list):
-                _join(settled, entry)
+        for kind, some in groupby(entries, type):
+            if issubclass(kind, LeasedFields):
+                _join(settled, settlements_of(some, ACK))
+            elif kind is list:
+                _join(settled, chain.from_iterable(some))
             else:
                 self._settle(settled)
                 settled = []
-                self._acknowledge(entry, entry.end)
-        self._finish(handled)
+                if kind is tuple:
+                    self._finish([*some])
+                else:
+                    self._acknowledge((run, run.end) for run in some)
         self._settle(settled)
+        self._acknowledge(runs)
+
+    def _acknowledge(self, runs: Iterable[tuple[MessageRun, int]]) -> None:
         for run, until in runs:
-            self._acknowledge(run, until)
-
-    def _acknowledge(self, run: HandlerRun, until: int) -> None:
-        try:
-            self._target.acknowledge_run(run, until)
-        except InvalidRequest:
-            logger.warning(_TOO_LATE)
-
-    def _finish(self, handled: Sequence[Handled]) -> None:
-        if handled:
             try:
-                self._target.finish(handled)
+                self._target.acknowledge_run(run, until)
             except InvalidRequest:
                 logger.warning(_TOO_LATE)
+
+    def _finish(self, handled: Sequence[Handled]) -> None:
+        try:
+            self._target.finish(handled)
+        except InvalidRequest:
+            logger.warning(_TOO_LATE)
 
     def _settle(self, settlements: Sequence[Settlement]) -> None:
         if settlements:
@@ -119,7 +115,7 @@ class SettlementOutbox:
                 )
 
 
-def _join(settled: list[Settlement], settlements: Sequence[Settlement]) -> None:
+def _join(settled: list[Settlement], settlements: Iterable[Settlement]) -> None:
     """Add some. What goes on where the last one ends, with the same outcome, becomes a part of it:
     a loop acknowledges thousands of small lists in a row."""
     for settlement in settlements:

@@ -15,7 +15,6 @@ from quivermq.client.deserialize import Deserializer, kind_with_data
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions
 from quivermq.client.shared.ack_batcher import AckBatcher
-from quivermq.client.shared.handler_run import HandlerRun
 from quivermq.client.shared.in_hand import InHandTracker, Loop, Worker
 from quivermq.client.shared.key_order import GRACE_SECONDS, KeyOrder
 from quivermq.client.shared.leased_message import LeasedFields
@@ -28,6 +27,7 @@ from quivermq.client.shared.leases import (
     extend_terms,
     settlements_of,
 )
+from quivermq.client.shared.message_run import MessageRun
 from quivermq.client.shared.outbox import SettlementOutbox
 from quivermq.client.shared.poll import PollRequest, rotate_leaders
 from quivermq.client.shared.prefetch_buffer import PrefetchBuffer
@@ -192,18 +192,18 @@ class Prefetcher:
 
     @property
     def gives_runs(self) -> bool:
-        """Handlers may be given several messages in a row."""
+        """Threads may be given several messages in a row."""
         # Of a key that failed the next message waits, and each delivery has a span of its own.
         return self._order is None and self.tracer is None
 
-    def take_run(self, worker: int, most: int) -> HandlerRun | None:
-        """Messages in a row for a handler, up to so many."""
+    def take_run(self, owner: int | object, most: int) -> MessageRun | None:
+        """Messages in a row, up to so many, for a handler, by its number, or for a loop."""
         run = None if self.is_closing else self._buffer.take_run(most)
         if run is None:
-            self.in_hand.empty(worker)
+            self.in_hand.leave_run(owner)
             return None
         self._look_for_room()
-        self.in_hand.runs[worker] = run
+        self.in_hand.take_run(owner, run)
         if self.is_closing:
             # The event loop may have given back all else before it knew of the run.
             self._loop.call_soon_threadsafe(self._give_back_waiting)
@@ -212,20 +212,30 @@ class Prefetcher:
             self.outbox.wake()
         return run
 
+    def leave_run(self, owner: object, worker: Loop, last: LeasedFields | None) -> None:
+        """A loop is left; it still has the last message in hand, if that is not None."""
+        run = self.in_hand.runs.get(owner)
+        if run is not None:
+            run.take_back(self._buffer.made)
+        if last is not None:
+            self.in_hand.take_one(worker, last)
+        self.in_hand.leave_run(owner)
+        self._on_arrival()
+
     def _has_runs(self) -> bool:
         return any(run.is_long for run in list(self.in_hand.runs.values()))
 
-    def look_at_runs(self) -> list[tuple[HandlerRun, int]]:
-        """The runs in hand, each with the offset up to which its handler is done."""
-        runs = list(self.in_hand.runs.values())
-        found = [(run, run.done_until()) for run in runs]
-        for run in runs:
+    def look_at_runs(self) -> list[tuple[MessageRun, int]]:
+        """The runs of handlers, each with the offset up to which its handler is done."""
+        runs = list(self.in_hand.runs.items())
+        found = [(run, run.done_until()) for owner, run in runs if isinstance(owner, int)]
+        for _, run in runs:
             if run.is_long and run.is_stuck():
                 run.take_back(self._buffer.made)
                 self._on_arrival()
         return found
 
-    def acknowledge_run(self, run: HandlerRun, until: int) -> None:
+    def acknowledge_run(self, run: MessageRun, until: int) -> None:
         """Acknowledge what a handler is done with, unless it settled that itself."""
         left = self._remainder(run.lease)
         if left is not None and until > run.acknowledged:
@@ -595,10 +605,10 @@ class Prefetcher:
                     self._wake()
 
     def _leases_of_runs(self) -> set[Lease]:
-        found = set()
+        found, now = set(), self._loop.time()
         for run in list(self.in_hand.runs.values()):
             left = self._remainder(run.lease)
-            if left is not None and left.within(run.done_until(), run.end):
+            if left is not None and now < run.until and left.within(run.done_until(), run.end):
                 found.add(run.lease)
         return found
 

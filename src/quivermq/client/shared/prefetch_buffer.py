@@ -12,9 +12,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from quivermq import batches
 from quivermq.batches import Header, Limits
-from quivermq.client.shared.handler_run import HandlerRun
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Lease
+from quivermq.client.shared.message_run import MessageRun
 from quivermq.client.shared.poll import LeasedRun
 from quivermq.client.shared.poll_result import (
     LeasedSlice,
@@ -135,11 +135,11 @@ class PrefetchBuffer(Generic[M]):
                     found += self._unpack(part, most - len(found))
         return found
 
-    def take_run(self, most: int) -> HandlerRun | None:
+    def take_run(self, most: int) -> MessageRun | None:
         """The next messages in a row, up to so many; None if there are none."""
         if most == 1:
             message = self.pop()
-            return None if message is None else HandlerRun([message])
+            return None if message is None else MessageRun([message])
         found: list[M] = []
         with self._unpacking:
             self._take_made_row(found, most)
@@ -150,7 +150,7 @@ class PrefetchBuffer(Generic[M]):
                     self._take_made_row(found, most)
                 else:
                     found = self._unpack(part, most)
-        return HandlerRun(found) if found else None
+        return MessageRun(found) if found else None
 
     def _take_made_row(self, found: list[M], most: int) -> None:
         made = self.made

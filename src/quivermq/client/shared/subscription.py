@@ -19,7 +19,6 @@ from quivermq.client.background_loop import BackgroundLoop
 from quivermq.client.checks import Delay, check_number
 from quivermq.client.core import Core
 from quivermq.client.deserialize import find_fault, kind_with_data
-from quivermq.client.shared.handler_run import HandlerRun, RunSize
 from quivermq.client.shared.leased_message import LeasedFields, LeasedMessage
 from quivermq.client.shared.leases import (
     ACK,
@@ -30,6 +29,7 @@ from quivermq.client.shared.leases import (
     reject_terms,
     settlements_of,
 )
+from quivermq.client.shared.message_run import MessageRun, RunSize
 from quivermq.client.shared.prefetch import Prefetcher, SubscribeOptions, checked_list_size
 from quivermq.client.stop_signals import stop_on_signals
 from quivermq.errors import InvalidRequest, QuiverError
@@ -101,7 +101,30 @@ class Subscription:
         ]
 
     def __iter__(self) -> Iterator[LeasedMessage]:
-        return self
+        self._check_may_iterate()
+        return self._loop_over_runs() if self._prefetcher.gives_runs else self
+
+    def _loop_over_runs(self) -> Iterator[LeasedMessage]:
+        """As `next` gives them, as many at a time as the loop takes in a moment (decision 0076)."""
+        prefetcher, size, owner = self._prefetcher, RunSize(), object()
+        message: LeasedFields | None = None
+
+        def take() -> MessageRun | None:
+            return prefetcher.take_run(owner, size.messages)
+
+        try:
+            while (run := take() or self._wait_for(take)) is not None:
+                began, first = time.perf_counter(), run.acknowledged
+                take_next = run.rest.popleft
+                with suppress(IndexError):  # that was all, or the event loop took the rest back
+                    while True:
+                        message = take_next()
+                        yield cast("LeasedMessage", message)
+                message = None
+                self._check_may_iterate()
+                size.adapt(run.end - first, time.perf_counter() - began)
+        finally:
+            prefetcher.leave_run(owner, threading.current_thread(), message)
 
     def __next__(self) -> LeasedMessage:
         self._check_may_iterate()
@@ -134,7 +157,11 @@ class Subscription:
 
     def ack(self, messages: LeasedMessage | Iterable[LeasedMessage]) -> None:
         """Acknowledge messages. Returns at once; `flush` waits until it is durable."""
-        self._enqueue(messages, ACK)
+        if isinstance(messages, LeasedFields) and messages.lease.token:
+            self._check_open()
+            self._outbox.put(messages)
+        else:
+            self._enqueue(messages, ACK)
 
     def nack(
         self,
@@ -268,6 +295,8 @@ class Subscription:
 
     def after_fork(self) -> None:
         """The thread that takes messages in stayed with the parent."""
+        for run in self._prefetcher.in_hand.runs.values():
+            run.rest.clear()
         self._is_closed = True
         self._refusal = _FORKED
         self._workers = []
@@ -312,7 +341,7 @@ class Subscription:
         """As many at a time as are handled in a moment (decision 0076)."""
         size = RunSize()
 
-        def take() -> HandlerRun | None:
+        def take() -> MessageRun | None:
             return self._prefetcher.take_run(number, size.messages)
 
         while (run := take() or self._wait_for(take)) is not None:
@@ -321,7 +350,7 @@ class Subscription:
             self._outbox.put(run)
             size.adapt(run.end - begins_at, time.perf_counter() - began)
 
-    def _work_on_run(self, run: HandlerRun, handler: Callable[[Any], object]) -> None:
+    def _work_on_run(self, run: MessageRun, handler: Callable[[Any], object]) -> None:
         take = run.rest.popleft
         while True:
             try:

@@ -1,20 +1,24 @@
-"""Messages in a row for a handler: each is handled once, and none waits behind a slow one."""
+"""Messages in a row for a handler or a loop: each comes once, and none waits behind a slow one."""
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import quivermq
-from quivermq.client.shared.handler_run import RUN_MAX, HandlerRun, RunSize
 from quivermq.client.shared.leased_message import LeasedFields, LeasedMessage
 from quivermq.client.shared.leases import Lease
+from quivermq.client.shared.message_run import RUN_MAX, MessageRun, RunSize
 from quivermq.client.shared.prefetch_buffer import PrefetchBuffer
+from quivermq.errors import InvalidRequest
+from tests.client.group_stand_in import GroupStandIn
+from tests.client.test_fork_safety import in_child
 from tests.client.test_prefetch_buffer import lease
-from tests.client.test_subscription import done, until
+from tests.client.test_subscription import done, extensions, until
 
 LEASE = Lease("t", b"id", "g", 0, 7, print)
 MANY = 10_000
@@ -31,7 +35,7 @@ def messages(first: int, count: int, held: Lease = LEASE) -> list[LeasedFields]:
 def test_what_is_done_is_what_was_begun_but_for_the_message_in_hand(
     first: int, count: int, steps: list[str]
 ) -> None:
-    run, back, taken = HandlerRun(messages(first, count)), deque[LeasedFields](), 0
+    run, back, taken = MessageRun(messages(first, count)), deque[LeasedFields](), 0
     for step in steps:
         if step == "take" and run.rest:
             assert run.rest.popleft().offset == first + taken
@@ -48,7 +52,7 @@ def test_what_is_done_is_what_was_begun_but_for_the_message_in_hand(
 
 
 def test_a_handler_that_takes_nothing_between_two_looks_is_stuck() -> None:
-    run = HandlerRun(messages(0, 3))
+    run = MessageRun(messages(0, 3))
     assert not run.is_stuck()  # it may not even have begun
     run.rest.popleft()
     assert not run.is_stuck()
@@ -57,11 +61,11 @@ def test_a_handler_that_takes_nothing_between_two_looks_is_stuck() -> None:
 
 def test_a_message_is_either_handled_or_taken_back() -> None:
     for _ in range(30):
-        run, back, handled = HandlerRun(messages(0, 3_000)), deque[LeasedFields](), []
+        run, back, handled = MessageRun(messages(0, 3_000)), deque[LeasedFields](), []
         begun = threading.Event()
 
         def handle(
-            run: HandlerRun = run,
+            run: MessageRun = run,
             handled: list[LeasedFields] = handled,
             begun: threading.Event = begun,
         ) -> None:
@@ -115,6 +119,12 @@ def test_runs_have_messages_of_one_lease_that_follow_each_other(
         assert [*run.rest] == messages(run.acknowledged, len(run.rest), run.lease)
         found += run.rest
     assert found == wanted
+
+
+@pytest.fixture
+def stand_in() -> Iterator[GroupStandIn]:
+    with GroupStandIn() as started:
+        yield started
 
 
 @pytest.fixture
@@ -198,7 +208,7 @@ def test_a_handler_with_several_messages_is_looked_at_until_it_has_one(
     real: quivermq.Client, topic: str
 ) -> None:
     with real.subscribe(topic, group="g", handler=print) as subscription:
-        run = HandlerRun(messages(0, 3))
+        run = MessageRun(messages(0, 3))
         run.rest.popleft()
         subscription._prefetcher.in_hand.runs[1] = run
         subscription._outbox.wake()
@@ -217,3 +227,64 @@ def test_a_message_that_fails_in_a_run_fails_alone(real: quivermq.Client, stored
     with real.subscribe(stored, group="g", handler=handle, prefetch=MANY):
         until(lambda: done(real, stored) == MANY, 30.0)
     assert seen == Counter({number: 1 + (number % 1_000 == 999) for number in range(MANY)})
+
+
+def test_a_loop_has_every_message_once_and_in_order(real: quivermq.Client, stored: str) -> None:
+    seen = []
+    with real.subscribe(stored, group="g", prefetch=MANY) as subscription:
+        for message in subscription:
+            seen.append(int(message.value))
+            subscription.ack(message)
+            if len(seen) == MANY:
+                break
+    assert seen == [*range(MANY)]
+    assert done(real, stored) == MANY
+
+
+def test_a_loop_acknowledges_nothing_by_itself(real: quivermq.Client, stored: str) -> None:
+    seen = 0
+    with real.subscribe(stored, group="g", prefetch=MANY) as subscription:
+        for message in subscription:
+            seen += 1
+            if seen % 2:
+                subscription.ack(message)
+            if seen == MANY // 2:
+                break
+        subscription.flush()
+        assert done(real, stored) == MANY // 4
+
+
+def test_a_loop_that_is_left_gives_back_what_it_has_not_had(
+    real: quivermq.Client, stored: str
+) -> None:
+    with real.subscribe(stored, group="g", prefetch=2 * MANY) as subscription:
+        until(lambda: subscription._prefetcher._held() == MANY)
+        first = [int(message.value) for message in islice(subscription, MANY // 2)]
+        second = [int(message.value) for message in islice(subscription, MANY // 2)]
+        assert first + second == [*range(MANY)]
+
+
+def test_a_loop_that_is_left_has_its_last_message_in_hand(
+    client: quivermq.Client, stand_in: GroupStandIn
+) -> None:
+    client.produce_many("t", [b"v"] * 3)
+    with client.subscribe("t", group="g", visibility=0.2) as subscription:
+        first, second = next(iter(subscription)), next(iter(subscription))
+        until(lambda: extensions(stand_in) >= 3)
+        second.ack()
+        assert (first.offset, stand_in.lot().done) == (0, {1})
+
+
+def test_a_loop_does_not_go_on_in_a_child(real: quivermq.Client, stored: str) -> None:
+    with real.subscribe(stored, group="g", prefetch=MANY) as subscription:
+        messages = iter(subscription)
+        for _ in range(MANY // 2):
+            next(messages)
+
+        def try_to_go_on() -> str:
+            with pytest.raises(InvalidRequest, match="forked"):
+                next(messages)
+            return "refused"
+
+        assert in_child(try_to_go_on) == "refused"
+        assert int(next(messages).value) == MANY // 2
