@@ -248,10 +248,12 @@ def test_a_loop_acknowledges_nothing_by_itself(real: quivermq.Client, stored: st
             seen += 1
             if seen % 2:
                 subscription.ack(message)
+            if seen % 1_000 == 0:
+                # The event loop looks at what the loop is at.
+                subscription.flush()
+                assert done(real, stored) == seen // 2
             if seen == MANY // 2:
                 break
-        subscription.flush()
-        assert done(real, stored) == MANY // 4
 
 
 def test_a_loop_that_is_left_gives_back_what_it_has_not_had(
@@ -267,12 +269,12 @@ def test_a_loop_that_is_left_gives_back_what_it_has_not_had(
 def test_a_loop_that_is_left_has_its_last_message_in_hand(
     client: quivermq.Client, stand_in: GroupStandIn
 ) -> None:
-    client.produce_many("t", [b"v"] * 3)
+    client.produce("t", b"v")
     with client.subscribe("t", group="g", visibility=0.2) as subscription:
-        first, second = next(iter(subscription)), next(iter(subscription))
+        message = next(iter(subscription))
         until(lambda: extensions(stand_in) >= 3)
-        second.ack()
-        assert (first.offset, stand_in.lot().done) == (0, {1})
+        message.ack()
+        assert stand_in.lot().done == {0}
 
 
 def test_a_loop_does_not_go_on_in_a_child(real: quivermq.Client, stored: str) -> None:

@@ -150,6 +150,16 @@ def test_messages_alone_in_a_row_are_settled_as_one() -> None:
     ]
 
 
+def test_what_failed_is_not_settled_with_what_was_acknowledged_before() -> None:
+    first, _ = LEASES
+    entries: list[Entry] = [
+        settlements_of(message(first, 0), ACK), settlements_of(message(first, 1), nack_terms(1.0)),
+    ]  # fmt: skip
+    assert sent(entries).settlements == [
+        Settlement(first, ACK, [(0, 1)]), Settlement(first, nack_terms(1.0), [(1, 2)]),
+    ]  # fmt: skip
+
+
 def test_small_lists_in_a_row_are_settled_as_one() -> None:
     first, second = LEASES
     entries = [settlements_of([message(first, at), message(first, at + 1)], ACK)
