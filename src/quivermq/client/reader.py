@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Self
 from quivermq import batches
 from quivermq.batches import Frame, Limits, pa
 from quivermq.client.cursor import Cursor
-from quivermq.client.decode import live_messages_of, record_batch_of, rows_within, schema
+from quivermq.client.decode import PackedMessages, record_batch_of, rows_within, schema
 from quivermq.client.models import Message
 from quivermq.client.router import Router
 from quivermq.client.topic_cursor import TopicCursor
@@ -197,7 +197,7 @@ def _messages(
     try:
         while (span := run(cursor.next_span())) is not None:
             for frame in span.frames:
-                yield from live_messages_of(
+                yield from PackedMessages(
                     frame, topic, span.partition, span.start, span.stop, router.limits, kind
                 )
     finally:
@@ -210,7 +210,7 @@ async def _async_messages(
     try:
         while (span := await cursor.next_span()) is not None:
             for frame in span.frames:
-                for message in live_messages_of(
+                for message in PackedMessages(
                     frame, topic, span.partition, span.start, span.stop, router.limits, kind
                 ):
                     yield message
