@@ -12,6 +12,7 @@ import pytest
 import quivermq
 import quivermq.aio
 from quivermq.client import topic_choice
+from quivermq.client.sticky.delivery_buffer import DeliveryBuffer
 from quivermq.errors import InvalidRequest, TopicNotFound
 from tests.client.brokers import BrokerThread
 
@@ -93,6 +94,30 @@ def test_no_topic_has_to_wait_for_another(real: quivermq.Client, topics: list[st
             if seen == 20:
                 break
             assert number < 10_000
+
+
+def test_what_an_interrupt_takes_from_the_user_comes_again(
+    real: quivermq.Client, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with real.consumer(topics, group="g") as consumer:
+        wait_until(lambda: len(consumer.assignment) == 4)
+        members = consumer._member._members.values()  # type: ignore[union-attr]
+        wait_until(lambda: all(each.buffer.has_messages for each in members))
+        asked: list[int] = []
+
+        def interrupt(buffer: DeliveryBuffer, most: int) -> list[quivermq.Message]:
+            asked.append(most)
+            if len(asked) == 2:
+                raise KeyboardInterrupt
+            return take_more(buffer, most)
+
+        take_more = DeliveryBuffer.take_more
+        with monkeypatch.context() as patched:
+            patched.setattr(DeliveryBuffer, "take_more", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(20)
+        found = taken(consumer, 40)
+    assert all(offsets == list(range(10)) for offsets in found.values())
 
 
 def test_partitions_of_several_topics_are_controlled_by_pairs(

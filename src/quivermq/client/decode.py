@@ -5,14 +5,11 @@ import time
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from itertools import count, repeat
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from quivermq import batches
 from quivermq.batches import Flag, Frame, Header, Limits, expires_ms_of, may_expire, pa, pc
 from quivermq.client.models import Message
-
-if TYPE_CHECKING:
-    from quivermq.batches.decode import Columns
 
 MADE_AT_ONCE: Final = 500
 """Messages that are made when the next one is asked for."""
@@ -59,7 +56,7 @@ def messages_of(
 
 
 def _messages_of_columns(
-    columns: "Columns",
+    columns: Any,
     header: Header,
     first: int,
     topic: str,
@@ -127,7 +124,7 @@ class PackedMessages:
         self._first = stop
         return made
 
-    def _columns(self, first: int, stop: int) -> "Columns":
+    def _columns(self, first: int, stop: int) -> Any:
         if self._batch is None:
             if stop == self._end:
                 return batches.decode_columns(self.frame, self._limits, first=first, stop=stop)

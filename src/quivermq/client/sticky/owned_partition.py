@@ -176,8 +176,8 @@ class OwnedPartition:
         if not claimed.has_committed and self._start == "latest":
             # A member that takes over before the first commit must not start at a later "latest".
             await self._commit(offset)
-        self.unread.restart(offset)
         self.committed = self._fetch_at = self.yielded = self.past = offset
+        self.unread.restart(offset)
         self.claimed.set()
 
     async def _find_offset(self, place: str) -> int:
