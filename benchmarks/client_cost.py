@@ -160,6 +160,12 @@ class Workload:
         used = time.process_time_ns() - began
         return {"lists of 1,000, a message": used / count / 1e3}
 
+    def read(self) -> dict[str, float]:
+        """All messages of a topic, one after the other, as they lie in large batches."""
+        began = time.process_time_ns()
+        count = sum(1 for _ in self._client.read(self._bulk))
+        return {"read, a message": (time.process_time_ns() - began) / count / 1e3}
+
     def sticky(self) -> dict[str, float]:
         """Polls of a sticky consumer, with as much fetched ahead as in `benchmarks.compare`, and a
         loop over single messages; the process as a whole."""
@@ -250,7 +256,8 @@ class Workload:
 
 
 WAYS: Final = (
-    "produce", "poll_lone", "poll", "default_poll", "handler", "lists", "sticky", "push", "on_loop",
+    "produce", "poll_lone", "poll", "default_poll", "handler", "lists", "sticky", "read", "push",
+    "on_loop",
 )  # fmt: skip
 
 

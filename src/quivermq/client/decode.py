@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Iterator
 from functools import cache, lru_cache
 from itertools import count, repeat
 from typing import Any, Final
@@ -12,7 +11,8 @@ from quivermq.batches import Flag, Frame, Header, Limits, expires_ms_of, may_exp
 from quivermq.client.models import Message
 
 MADE_AT_ONCE: Final = 500
-"""Messages that are made when the next one is asked for."""
+"""Messages that are made when the next one is asked for: fewer than the 700 new objects that the
+collector of garbage waits for."""
 _KEY, _HEADERS, _TIMESTAMP = int(Flag.KEY), int(Flag.HEADERS), int(Flag.TIMESTAMP)
 
 
@@ -115,9 +115,8 @@ class PackedMessages:
         first, stop = self._first, min(self._end, self._first + most)
         if first >= stop:
             return []
-        header = self.frame.header
         columns = self._columns(first, stop)
-        made = _messages_of_columns(columns, header, first, *self._of, self._kind)
+        made = _messages_of_columns(columns, self.frame.header, first, *self._of, self._kind)
         if self._may_expire:
             now_ms = time.time() * 1000
             made = [each for each in made if (expires_ms_of(each.headers) or math.inf) > now_ms]
@@ -130,10 +129,6 @@ class PackedMessages:
                 return batches.decode_columns(self.frame, self._limits, first=first, stop=stop)
             self._batch = batches.decode_batch(self.frame, self._limits)
         return batches.columns_of(self._batch[first:stop], self.frame.header)
-
-    def __iter__(self) -> Iterator[Message]:
-        while self._first < self._end:
-            yield from self.take(MADE_AT_ONCE)
 
 
 def record_batch_of(frame: Frame, start: int, stop: int | None, limits: Limits) -> Any:
