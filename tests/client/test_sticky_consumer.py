@@ -4,7 +4,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -89,6 +89,16 @@ def test_a_poll_takes_as_many_as_it_asks_for_if_they_are_there(
         )
 
 
+@pytest.fixture
+def _collects_as_programs_do() -> Iterator[None]:
+    """These tests have the collector wait for more."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*thresholds)
+
+
+@pytest.mark.usefixtures("_collects_as_programs_do")
 def test_lists_that_replace_each_other_wake_no_collector(real: quivermq.Client, topic: str) -> None:
     real.produce_many(topic, [b"x"] * 50_000, partition=1)
     with real.consumer(topic, group="g") as consumer:

@@ -1,7 +1,6 @@
 """The delivery buffer of a sticky consumer: messages given out, done, withdrawn."""
 
 import asyncio
-import gc
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from quivermq.client.models import Message
 from quivermq.client.sticky.delivery_buffer import READY_MESSAGES, DeliveryBuffer
 from quivermq.client.sticky.owned_partition import OwnedPartition, Ownership
 from quivermq.errors import Corrupt
-from quivermq.garbage_pause import GARBAGE_PAUSE
 
 BYTES_MAX = 1 << 20
 
@@ -255,21 +253,3 @@ def test_it_is_fetched_again_as_soon_as_there_is_room(hand: DeliveryBuffer) -> N
         assert not one.awaits_room
 
     asyncio.run(run())
-
-
-def test_lists_that_replace_each_other_leave_the_collector_nothing_to_do(
-    hand: DeliveryBuffer,
-) -> None:
-    one = owned_partition()
-    hand.put(one, [frame(at, 5_000) for at in range(0, 50_000, 5_000)])
-
-    def take() -> list[Message]:
-        with GARBAGE_PAUSE:
-            return hand.take(1_000)
-
-    assert gc.isenabled()
-    held = take()
-    began = sum(each["collections"] for each in gc.get_stats())
-    while held:
-        held = take()
-    assert sum(each["collections"] for each in gc.get_stats()) - began < 10
