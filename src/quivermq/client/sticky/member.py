@@ -369,7 +369,7 @@ class StickyMember:
         finally:
             for owned_partition in taken:
                 owned_partition.holds -= 1
-            self.buffer.open(owned_partition)
+                self.buffer.open(owned_partition)
             self._arrived.set()
 
     def _begin(self, partition: int, epoch: int) -> None:
