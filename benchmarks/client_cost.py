@@ -189,6 +189,38 @@ class Workload:
         used = time.process_time_ns() - began
         return {"lists of 1,000, a message": used / count / 1e3}
 
+    def read(self) -> dict[str, float]:
+        """All messages of a topic, one after the other, as they lie in large batches."""
+        began = time.process_time_ns()
+        count = sum(1 for _ in self._client.read(self._bulk))
+        return {"read, a message": (time.process_time_ns() - began) / count / 1e3}
+
+    def sticky(self) -> dict[str, float]:
+        """Polls of a sticky consumer, with as much fetched ahead as in `benchmarks.compare`, and a
+        loop over single messages; the process as a whole."""
+        return {
+            "sticky, polls of 100": self._sticky(LISTED, 100),
+            "sticky, polls of 1,000": self._sticky(LISTED, 1_000),
+            "sticky, polls of 1,000, an object made of each": self._sticky(LISTED, 1_000, Figures),
+            "sticky, polls of 10,000": self._sticky(LISTED, 10_000),
+            "sticky, a loop": self._sticky(HANDLED, 0),
+        }
+
+    def _sticky(self, wanted: int, size: int, make: Callable[[], object] | None = None) -> float:
+        """For a message; a `size` of 0 is a loop over single ones."""
+        self._groups += 1
+        group = f"sticky-{self._groups}"
+        with self._client.consumer(self._bulk, group, prefetch_bytes=32 << 20) as consumer:
+            consumer.poll(1, wait=30.0)
+            count, began = 0, time.process_time_ns()
+            while count < wanted:
+                messages = consumer.poll(size) if size else [next(consumer)]
+                count += len(messages)
+                if make is not None:
+                    for _ in messages:
+                        make()
+            return (time.process_time_ns() - began) / count / 1e3
+
     def on_loop(self) -> dict[str, float]:
         """On an event loop, the process as a whole; pauses between pushes are like a program's."""
         return asyncio.run(self._on_loop())
@@ -273,7 +305,8 @@ def _longest_pause(call: Callable[[], object]) -> float:
 
 
 WAYS: Final = (
-    "produce", "send", "poll_lone", "poll", "default_poll", "handler", "lists", "push", "on_loop",
+    "produce", "send", "poll_lone", "poll", "default_poll", "handler", "lists", "sticky", "read",
+    "push", "on_loop",
 )  # fmt: skip
 
 

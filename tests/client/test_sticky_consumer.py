@@ -4,7 +4,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from typing import Any
@@ -13,7 +13,8 @@ import pytest
 
 import quivermq
 import quivermq.aio
-from quivermq.client.sticky import member
+from quivermq.client.sticky import delivery_buffer, member
+from quivermq.client.sticky.owned_partition import OwnedPartition
 from quivermq.errors import Fenced, InvalidRequest, OffsetOutOfRange, TooLarge, TopicNotFound
 from quivermq.wire import proto
 from tests.client.brokers import BrokerThread
@@ -80,17 +81,61 @@ def test_a_poll_takes_as_many_as_it_asks_for_if_they_are_there(
     with real.consumer(topic, group="g") as consumer:
         # Fetched ahead by then: a poll does not wait for more than it finds.
         wait_until(lambda: _fetched(consumer) == 3_040)
-        assert len(consumer.poll()) <= member.READY_MESSAGES
+        assert len(consumer.poll()) == delivery_buffer.READY_MESSAGES
         found = consumer.poll(10_000)
-        assert len(found) > 2_000
+        assert len(found) == 2_540
         assert [message.offset for message in found if message.partition == 1] == sorted(
             message.offset for message in found if message.partition == 1
         )
 
 
-def _fetched(consumer: quivermq.Consumer) -> int:
-    owned = list(consumer._member._owned_partitions.values())  # type: ignore[union-attr]
-    return sum(frame.header.count for each in owned for frame in list(each._frames))
+@pytest.fixture
+def _collects_as_programs_do() -> Iterator[None]:
+    """These tests have the collector wait for more."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*thresholds)
+
+
+@pytest.mark.usefixtures("_collects_as_programs_do")
+def test_lists_that_replace_each_other_wake_no_collector(real: quivermq.Client, topic: str) -> None:
+    real.produce_many(topic, [b"x"] * 50_000, partition=1)
+    with real.consumer(topic, group="g") as consumer:
+        wait_until(lambda: _fetched(consumer) == 50_040)
+        assert gc.isenabled()
+        messages = consumer.poll(1_000)
+        before = sum(each["collections"] for each in gc.get_stats())
+        while len(messages) == 1_000:
+            messages = consumer.poll(1_000)
+        # Other threads of this process make objects too, now and then at that very moment.
+        assert sum(each["collections"] for each in gc.get_stats()) - before < 20
+
+
+def test_a_consumer_fetches_no_more_than_it_may_and_goes_on(
+    real: quivermq.Client, topic: str
+) -> None:
+    for _ in range(30):
+        real.produce_many(topic, [b"x" * 1_000] * 100, partition=1)
+    with real.consumer(topic, group="g", prefetch_bytes=1) as consumer:
+        wait_until(lambda: _fetched(consumer) > 40)
+        consumer.pause([1])
+        taken(consumer, 30)
+        (full,) = (each for each in _owned(consumer) if each.partition == 1)
+        wait_until(lambda: full.awaits_room and not full.has_room)
+        assert full.unread.bytes < 3 * member.PARTITION_BYTES_MIN
+        consumer.resume()
+        found = taken(consumer, 3_010)
+        assert [message.offset for message in found] == list(range(3_010))
+
+
+def _fetched(consumer: quivermq.Consumer | quivermq.aio.AsyncConsumer) -> int:
+    packed = [one for each in _owned(consumer) for one in list(each.unread._packed)]
+    return sum(one.frame.header.count for one in packed)
+
+
+def _owned(consumer: quivermq.Consumer | quivermq.aio.AsyncConsumer) -> list[OwnedPartition]:
+    return list(consumer._member._owned_partitions.values())  # type: ignore[union-attr]
 
 
 def test_a_commit_covers_the_message_at_hand(real: quivermq.Client, topic: str) -> None:
@@ -392,6 +437,39 @@ def test_the_awaitable_consumer_does_the_same(broker: BrokerThread, topic: str) 
 
     asyncio.run(work())
     assert told[0] == ("assigned", [0, 1, 2, 3])
+
+
+def test_an_asyncio_loop_that_waits_for_nothing_lets_others_run(
+    broker: BrokerThread, real: quivermq.Client, topic: str
+) -> None:
+    real.produce_many(topic, [b"x"] * 5_000, partition=1)
+
+    async def work() -> None:
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with (
+            quivermq.aio.connect(broker.address) as client,
+            client.consumer(topic, group="g") as consumer,
+            asyncio.timeout(PATIENCE_S),
+        ):
+            await consumer.poll(1)
+            await asyncio.to_thread(wait_until, lambda: _fetched(consumer) >= 5_000)
+            counting = asyncio.create_task(count_turns())
+            for _ in range(2_500):
+                await anext(consumer)
+            assert turns >= 4
+            before = turns
+            assert await consumer.poll(1_000)
+            assert turns > before
+            counting.cancel()
+
+    asyncio.run(work())
 
 
 def test_an_answer_of_an_earlier_coordinator_changes_nothing(

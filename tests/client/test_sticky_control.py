@@ -173,6 +173,21 @@ def test_nothing_is_given_out_before_the_callback_has_returned(
     assert [offsets(found, partition) for partition in (0, 1)] == [[6, 7, 8, 9]] * 2
 
 
+def test_all_that_was_fetched_is_given_out_once_the_callback_has_returned(
+    real: quivermq.Client, topic: str
+) -> None:
+    is_fetched = threading.Event()
+    with real.consumer(
+        topic, group="g", on_assigned=lambda _: is_fetched.wait(PATIENCE_S)
+    ) as consumer:
+        owned = consumer._member._owned_partitions.values()  # type: ignore[union-attr]
+        wait_until(lambda: len(owned) == 2 and all(each.unread for each in owned))
+        assert consumer.poll(wait=0.1) == []
+        is_fetched.set()
+        found = taken(consumer, 20)
+    assert [offsets(found, partition) for partition in (0, 1)] == [list(range(10))] * 2
+
+
 def test_seeks_at_the_same_time_leave_one_reader(real: quivermq.Client, topic: str) -> None:
     with real.consumer(topic, group="g") as consumer:
         wait_until(lambda: consumer.assignment == [0, 1])

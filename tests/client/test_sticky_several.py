@@ -12,6 +12,7 @@ import pytest
 import quivermq
 import quivermq.aio
 from quivermq.client import topic_choice
+from quivermq.client.sticky.delivery_buffer import DeliveryBuffer
 from quivermq.errors import InvalidRequest, TopicNotFound
 from tests.client.brokers import BrokerThread
 
@@ -41,6 +42,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def wait_for_messages(consumer: quivermq.Consumer) -> None:
+    """Until each topic has some fetched: a loop over those of one may be through in milliseconds,
+    without the thread that fetches having had a turn."""
+    members = consumer._member._members.values()  # type: ignore[union-attr]
+    wait_until(lambda: all(each.buffer.has_messages for each in members))
 
 
 def taken(consumer: quivermq.Consumer, most: int) -> dict[tuple[str, int], list[int]]:
@@ -74,8 +82,9 @@ def test_a_message_counts_as_done_when_the_next_is_of_another_topic(
     for topic in topics:
         real.produce_many(topic, [b"x"] * 5_000)
     consumer = real.consumer(topics, group="g")
+    wait_for_messages(consumer)
     seen = [next(consumer).topic]
-    # Both have messages then, so each is asked first in turn, and the other one not at all.
+    # Both have messages, so each is asked first in turn, and the other one not at all.
     while seen[-4:] not in (topics * 2, topics[::-1] * 2):
         seen.append(next(consumer).topic)
     # As after trouble: the last message does not count.
@@ -87,12 +96,35 @@ def test_a_message_counts_as_done_when_the_next_is_of_another_topic(
 def test_no_topic_has_to_wait_for_another(real: quivermq.Client, topics: list[str]) -> None:
     real.produce_many(topics[0], [b"x"] * 20_000)
     with real.consumer(topics, group="g") as consumer:
+        wait_for_messages(consumer)
         seen = 0
         for number, message in enumerate(consumer):
             seen += message.topic == topics[1]
             if seen == 20:
                 break
             assert number < 10_000
+
+
+def test_what_an_interrupt_takes_from_the_user_comes_again(
+    real: quivermq.Client, topics: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with real.consumer(topics, group="g") as consumer:
+        wait_for_messages(consumer)
+        asked: list[int] = []
+
+        def interrupt(buffer: DeliveryBuffer, most: int) -> list[quivermq.Message]:
+            asked.append(most)
+            if len(asked) == 2:
+                raise KeyboardInterrupt
+            return take_more(buffer, most)
+
+        take_more = DeliveryBuffer.take_more
+        with monkeypatch.context() as patched:
+            patched.setattr(DeliveryBuffer, "take_more", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(20)
+        found = taken(consumer, 40)
+    assert all(offsets == list(range(10)) for offsets in found.values())
 
 
 def test_partitions_of_several_topics_are_controlled_by_pairs(

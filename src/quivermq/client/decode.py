@@ -4,12 +4,15 @@ import math
 import time
 from functools import cache, lru_cache
 from itertools import count, repeat
-from typing import Any
+from typing import Any, Final
 
 from quivermq import batches
-from quivermq.batches import Flag, Frame, Limits, expires_ms_of, may_expire, pa, pc
+from quivermq.batches import Flag, Frame, Header, Limits, expires_ms_of, may_expire, pa, pc
 from quivermq.client.models import Message
 
+MADE_AT_ONCE: Final = 500
+"""Messages that are made when the next one is asked for: fewer than the 700 new objects that the
+collector of garbage waits for."""
 _KEY, _HEADERS, _TIMESTAMP = int(Flag.KEY), int(Flag.HEADERS), int(Flag.TIMESTAMP)
 
 
@@ -48,9 +51,20 @@ def messages_of(
     first, end = rows_within(frame, start, stop)
     if first >= end:
         return []
-    header = frame.header
-    timestamps, keys, values, headers = batches.decode_columns(frame, limits, first=first, stop=end)
-    columns = zip(
+    columns = batches.decode_columns(frame, limits, first=first, stop=end)
+    return _messages_of_columns(columns, frame.header, first, topic, partition, kind)
+
+
+def _messages_of_columns(
+    columns: Any,
+    header: Header,
+    first: int,
+    topic: str,
+    partition: int,
+    kind: type[Message],
+) -> list[Message]:
+    timestamps, keys, values, headers = columns
+    rows = zip(
         repeat(topic),
         repeat(partition),
         count(header.base_offset + first),
@@ -62,24 +76,59 @@ def messages_of(
         strict=False,
     )
     # `tuple.__new__` skips the Python-level constructor: half the time of a whole read.
-    return list(map(tuple.__new__, repeat(kind), columns))
+    return list(map(tuple.__new__, repeat(kind), rows))
 
 
-def live_messages_of(
-    frame: Frame,
-    topic: str,
-    partition: int,
-    start: int,
-    stop: int | None,
-    limits: Limits,
-    kind: type[Message] = Message,
-) -> list[Message]:
-    """The same, without messages whose time to live is over."""
-    messages = messages_of(frame, topic, partition, start, stop, limits, kind)
-    if not may_expire(frame):
-        return messages
-    now_ms = time.time() * 1000
-    return [each for each in messages if (expires_ms_of(each.headers) or math.inf) > now_ms]
+class PackedMessages:
+    """The messages of a frame with offsets in [start, stop), but for those whose time to live is
+    over. They are made some at a time: a thousand stay in the caches of a processor until they are
+    read, ten thousand do not, which takes longer than to make them."""
+
+    __slots__ = ("_batch", "_end", "_first", "_kind", "_limits", "_may_expire", "_of", "frame")
+
+    def __init__(
+        self,
+        frame: Frame,
+        topic: str,
+        partition: int,
+        start: int,
+        stop: int | None,
+        limits: Limits,
+        kind: type[Message] = Message,
+    ) -> None:
+        self.frame = frame
+        self._of = topic, partition
+        self._first, self._end = rows_within(frame, start, stop)
+        self._limits = limits
+        self._kind = kind
+        self._may_expire = may_expire(frame)
+        self._batch: Any = None
+        """The frame as Arrow reads it, once some of it was taken, and not all."""
+
+    @property
+    def is_empty(self) -> bool:
+        """All were taken."""
+        return self._first >= self._end
+
+    def take(self, most: int) -> list[Message]:
+        """The next of them, of at most so many rows; after an error, the same ones again."""
+        first, stop = self._first, min(self._end, self._first + most)
+        if first >= stop:
+            return []
+        columns = self._columns(first, stop)
+        made = _messages_of_columns(columns, self.frame.header, first, *self._of, self._kind)
+        if self._may_expire:
+            now_ms = time.time() * 1000
+            made = [each for each in made if (expires_ms_of(each.headers) or math.inf) > now_ms]
+        self._first = stop
+        return made
+
+    def _columns(self, first: int, stop: int) -> Any:
+        if self._batch is None:
+            if stop == self._end:
+                return batches.decode_columns(self.frame, self._limits, first=first, stop=stop)
+            self._batch = batches.decode_batch(self.frame, self._limits)
+        return batches.columns_of(self._batch[first:stop], self.frame.header)
 
 
 def record_batch_of(frame: Frame, start: int, stop: int | None, limits: Limits) -> Any:

@@ -7,7 +7,13 @@ from typing import Any, NamedTuple, Self
 from quivermq import batches
 from quivermq.batches import Frame, Limits, pa
 from quivermq.client.cursor import Cursor
-from quivermq.client.decode import live_messages_of, record_batch_of, rows_within, schema
+from quivermq.client.decode import (
+    MADE_AT_ONCE,
+    PackedMessages,
+    record_batch_of,
+    rows_within,
+    schema,
+)
 from quivermq.client.models import Message
 from quivermq.client.router import Router
 from quivermq.client.topic_cursor import TopicCursor
@@ -197,9 +203,11 @@ def _messages(
     try:
         while (span := run(cursor.next_span())) is not None:
             for frame in span.frames:
-                yield from live_messages_of(
+                packed = PackedMessages(
                     frame, topic, span.partition, span.start, span.stop, router.limits, kind
                 )
+                while not packed.is_empty:
+                    yield from packed.take(MADE_AT_ONCE)
     finally:
         cursor.close()
 
@@ -210,9 +218,11 @@ async def _async_messages(
     try:
         while (span := await cursor.next_span()) is not None:
             for frame in span.frames:
-                for message in live_messages_of(
+                packed = PackedMessages(
                     frame, topic, span.partition, span.start, span.stop, router.limits, kind
-                ):
-                    yield message
+                )
+                while not packed.is_empty:
+                    for message in packed.take(MADE_AT_ONCE):
+                        yield message
     finally:
         cursor.close()

@@ -14,9 +14,11 @@ from quivermq.client.checks import check_number
 from quivermq.client.core import Core
 from quivermq.client.cursor import Place, parse_place
 from quivermq.client.models import Message
-from quivermq.client.sticky.member import READY_MESSAGES, ConsumerSettings, Notify, StickyMember
+from quivermq.client.sticky.delivery_buffer import READY_MESSAGES
+from quivermq.client.sticky.member import ConsumerSettings, Notify, StickyMember
 from quivermq.client.sticky.several_members import SeveralMembers
 from quivermq.errors import InvalidRequest
+from quivermq.garbage_pause import GARBAGE_PAUSE
 
 Listener = Callable[[list[Any]], Any]
 """A function of the user's that is called with the partitions that come, or go: numbers, or
@@ -99,9 +101,9 @@ class Consumer:
     def _poll(self, max_messages: int, wait: float) -> list[Message]:
         if self._is_stopped:
             return []
-        taken = self._member.buffer.take(max_messages)
-        if not taken and self._background.call(self._member.refill(max_messages, wait)):
-            taken = self._member.buffer.take(max_messages)
+        taken = _taken(self._member, max_messages)
+        if not taken and self._background.call(self._member.await_messages(wait)):
+            taken = _taken(self._member, max_messages)
         return taken
 
     def commit(self) -> None:
@@ -167,10 +169,10 @@ class Consumer:
         while True:
             if self._is_closed or self._is_stopped:
                 raise StopIteration
-            taken = self._member.buffer.take()
-            if taken:
-                return taken[0]
-            self._background.call(self._member.refill(READY_MESSAGES, None))
+            message = self._member.buffer.take_one()
+            if message is not None:
+                return message
+            self._background.call(self._member.await_messages(None))
 
     def __enter__(self) -> Self:
         return self
@@ -233,6 +235,8 @@ class AsyncConsumer:
         _check_listeners(on_assigned, on_revoked)
         self._member = _member(make_core, settings, _on_loop(on_assigned), _on_loop(on_revoked))
         self._joining: asyncio.Task[None] | None = None
+        self._taken = 0
+        """Messages that a loop has taken."""
         self._is_closed = False
         self._refusal = "the consumer is closed: make another"
         fork_safety.watch(self)
@@ -260,11 +264,12 @@ class AsyncConsumer:
             return taken
 
     async def _poll(self, max_messages: int, wait: float) -> list[Message]:
-        if self._is_stopped:
+        await _let_others_run()
+        if self._is_stopped or self._is_closed:
             return []
-        taken = self._member.buffer.take(max_messages)
-        if not taken and await self._member.refill(max_messages, wait):
-            taken = self._member.buffer.take(max_messages)
+        taken = _taken(self._member, max_messages)
+        if not taken and await self._member.await_messages(wait):
+            taken = _taken(self._member, max_messages)
         return taken
 
     async def commit(self) -> None:
@@ -325,13 +330,16 @@ class AsyncConsumer:
     async def __anext__(self) -> Message:
         if not self._is_closed:
             await self._ensure_joined()
+            if self._taken % READY_MESSAGES == 0:
+                await _let_others_run()
         while True:
             if self._is_closed or self._is_stopped:
                 raise StopAsyncIteration
-            taken = self._member.buffer.take()
-            if taken:
-                return taken[0]
-            await self._member.refill(READY_MESSAGES, None)
+            message = self._member.buffer.take_one()
+            if message is not None:
+                self._taken += 1
+                return message
+            await self._member.await_messages(None)
 
     async def __aenter__(self) -> Self:
         try:
@@ -386,6 +394,23 @@ def _member(
         settings = settings._replace(topics=settings.topic)
         return StickyMember(make_core(), settings, on_assigned, on_revoked)
     return SeveralMembers(make_core, settings, on_assigned, on_revoked)
+
+
+def _taken(member: StickyMember | SeveralMembers, most: int) -> list[Message]:
+    """A list of messages, while the collector of garbage pauses.
+
+    A thousand new objects are more than it waits for, so the next object after them would make it
+    look through them, and now and then through those of the whole program: longer than it takes to
+    make them. If the list that the user had is freed for this one, there are no more objects than
+    before. So nothing that it counts is made from here until the user has the list.
+    """
+    with GARBAGE_PAUSE:
+        return member.buffer.take(most)
+
+
+async def _let_others_run() -> None:
+    """A user that waits for nothing must not keep heartbeats from being sent."""
+    await asyncio.sleep(0)
 
 
 def _check_poll(max_messages: int, wait: float) -> None:

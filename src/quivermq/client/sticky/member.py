@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from quivermq.batches import Frame
 from quivermq.client.checks import check_number, checked_group, checked_name, one_of
 from quivermq.client.core import Core
 from quivermq.client.deserialize import Deserializer, kind_with_data
@@ -34,9 +35,6 @@ COMMIT_SECONDS_MAX: Final = 5.0
 """How long it then waits for the user to commit, where that is the user's business."""
 PARTITION_BYTES_MIN: Final = 256 << 10
 COMMITS_AT_ONCE: Final = 64
-READY_MESSAGES: Final = 500
-"""That a loop has in the buffer, and a poll takes that names no number: few, because they are no
-longer shared fairly by partition."""
 
 Notify = Callable[[list[Any]], Awaitable[object]]
 """Called with partitions."""
@@ -110,7 +108,6 @@ class StickyMember:
         self._owned_partitions: dict[int, OwnedPartition] = {}
         self._tasks: dict[OwnedPartition, asyncio.Task[None]] = {}
         self._background: dict[asyncio.Task[None], None] = {}
-        self._turn = 0
         self._arrived = arrived or asyncio.Event()
         self._lost: set[int] = set()
         """Partitions that were lost with messages that were given out and not committed."""
@@ -154,20 +151,17 @@ class StickyMember:
 
     # For the user.
 
-    async def refill(self, most: int, wait: float | None) -> bool:
-        """Have up to `most` in the buffer, waiting so long for one; False if there are none, or no
-        more.
+    async def await_messages(self, wait: float | None) -> bool:
+        """Wait so long for messages to take; False if there are none, or no more.
 
         Raises what ended the membership for good.
         """
         deadline = None if wait is None else self._loop.time() + wait
-        # A user that never waits for anything must not keep heartbeats from being sent.
-        await asyncio.sleep(0)
         while True:
             self._arrived.clear()
             if self._is_stopped:
                 return False
-            if self.fill(most):
+            if self.has_messages():
                 return True
             if self._is_closed:
                 return False
@@ -177,27 +171,16 @@ class StickyMember:
             except TimeoutError:
                 return False
 
-    def fill(self, most: int) -> bool:
-        """Fill the buffer with what was fetched; raises what ended the membership for good."""
+    @property
+    def has_failed(self) -> bool:
+        """The membership ended for good."""
+        return self._failure is not None
+
+    def has_messages(self) -> bool:
+        """There is something to take; raises what ended the membership for good."""
         if self._failure is not None:
             raise self._failure
-        return not self._is_closed and not self.buffer.is_stale and self._fill_buffer(most)
-
-    def _fill_buffer(self, most: int) -> bool:
-        """Take from all partitions that have messages, alike; a different one first each time."""
-        owned_partitions = [
-            owned_partition
-            for owned_partition in self._owned_partitions.values()
-            if owned_partition.has_messages and owned_partition.is_open
-        ]
-        if not owned_partitions:
-            return False
-        self._turn += 1
-        first = self._turn % len(owned_partitions)
-        each = max(1, most // len(owned_partitions))
-        for owned_partition in (owned_partitions[first:] + owned_partitions[:first])[:most]:
-            self.buffer.put(owned_partition, owned_partition.take(each))
-        return True
+        return not self._is_closed and self.buffer.has_messages
 
     @property
     def is_closed(self) -> bool:
@@ -212,13 +195,13 @@ class StickyMember:
     async def pause(self, partitions: Iterable[int] | None) -> None:
         """Give out nothing of these, or of all that it has."""
         for owned_partition in self._chosen(partitions):
-            owned_partition.is_paused = True
-            owned_partition.put_back(self.buffer.recall(owned_partition))
+            self.buffer.pause(owned_partition)
 
     async def resume(self, partitions: Iterable[int] | None) -> None:
         """Go on where they paused."""
         for owned_partition in self._chosen(partitions):
             owned_partition.is_paused = False
+            self.buffer.open(owned_partition)
         self._arrived.set()
 
     async def seek(self, partition: int, place: int | str) -> int:
@@ -237,10 +220,10 @@ class StickyMember:
             raise
         finally:
             owned_partition.holds -= 1
+            self.buffer.open(owned_partition)
             self._arrived.set()
 
     async def _seek(self, owned_partition: OwnedPartition, place: int | str) -> int:
-        owned_partition.put_back(self.buffer.recall(owned_partition))
         task = self._tasks.get(owned_partition)
         if task is None:
             raise Fenced(f"partition {owned_partition.partition} is not this consumer's any more")
@@ -292,7 +275,7 @@ class StickyMember:
             await self._finish(is_leaving=self.generation > 0, is_brief=is_brief)
 
     def stop_soon(self) -> None:
-        """Have `refill` return, and find nothing any more. Any thread may call this."""
+        """Have `await_messages` return, and find nothing any more. Any thread may call this."""
         self._is_stopped = True
         with suppress(RuntimeError):  # the loop is closed, and everything on it
             self._loop.call_soon_threadsafe(self._arrived.set)
@@ -386,6 +369,7 @@ class StickyMember:
         finally:
             for owned_partition in taken:
                 owned_partition.holds -= 1
+                self.buffer.open(owned_partition)
             self._arrived.set()
 
     def _begin(self, partition: int, epoch: int) -> None:
@@ -397,12 +381,16 @@ class StickyMember:
             settings.start,
             self._bytes_per_partition(),
             self._fetches,
-            self._arrived.set,
+            self._put,
             self._kind,
         )
         owned_partition.holds += 1
         self._owned_partitions[partition] = owned_partition
         self._run(owned_partition)
+
+    def _put(self, owned_partition: OwnedPartition, frames: list[Frame]) -> None:
+        self.buffer.put(owned_partition, frames)
+        self._arrived.set()
 
     def _run(self, owned_partition: OwnedPartition) -> None:
         task = self._loop.create_task(owned_partition.run())

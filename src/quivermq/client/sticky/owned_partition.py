@@ -4,17 +4,15 @@ Lives on an event loop. Where the user stands in it is kept by the `DeliveryBuff
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final, Literal, NamedTuple
 
 from quivermq.batches import Frame, FrameKind
-from quivermq.client.decode import live_messages_of
 from quivermq.client.models import Message
 from quivermq.client.router import Router
+from quivermq.client.sticky.unread_messages import UnreadMessages
 from quivermq.client.transport import Reply
 from quivermq.errors import Fenced, OffsetOutOfRange, QuiverError
-from quivermq.garbage_pause import GARBAGE_PAUSE
 from quivermq.wire import frames_of, proto
 
 WAIT_SECONDS: Final = 5.0
@@ -49,9 +47,10 @@ class OwnedPartition:
         start: Start,
         bytes_max: int,
         fetches: asyncio.Semaphore,
-        on_messages: Callable[[], None],
+        put: Callable[["OwnedPartition", list[Frame]], None],
         kind: type[Message] = Message,
     ) -> None:
+        """`put` is called with what was fetched."""
         self.owned = owned
         self.partition, self.epoch = owned.partition, owned.epoch
         self.bytes_max = bytes_max
@@ -62,6 +61,10 @@ class OwnedPartition:
         """Behind the last message that the user was given."""
         self.past = 0
         """Behind the last message that the user is done with."""
+        self.unread = UnreadMessages(owned.topic, owned.partition, router.limits, kind)
+        """What was fetched and not given out, which the `DeliveryBuffer` guards."""
+        self.awaits_room = False
+        """So much is unread that nothing is fetched."""
         self.is_withdrawn = False
         """Nothing more of it is given to the user."""
         self.is_paused = False
@@ -76,14 +79,8 @@ class OwnedPartition:
         self._router = router
         self._start = start
         self._fetches = fetches
-        self._on_messages = on_messages
-        self._kind = kind
+        self._put = put
         self._topic_id = b""
-        self._frames: deque[Frame] = deque()
-        self._bytes = 0
-        self._decoded: deque[Message] = deque()
-        self._next = 0
-        """The first offset that is not decoded yet."""
         self._fetch_at = 0
         """The first offset that is not fetched yet."""
         self._room = asyncio.Event()
@@ -99,51 +96,44 @@ class OwnedPartition:
             except QuiverError as error:
                 await _pause(error)
         while True:
-            self._room.clear()
-            while self._bytes >= self.bytes_max:
-                await self._room.wait()
-                self._room.clear()
+            await self._await_room()
             try:
                 self._fetch_at = await self._fetch(self._fetch_at)
             except OffsetOutOfRange as error:
                 # Retention was faster. What it deleted is counted where the group lives.
                 is_behind = self._fetch_at < error.earliest
                 self._fetch_at = error.earliest if is_behind else error.end
-                self._next = max(self._next, self._fetch_at)
+                self.unread.skip_to(self._fetch_at)
             except QuiverError as error:
                 await _pause(error)
 
+    async def _await_room(self) -> None:
+        while True:
+            # Said before it is looked for: who takes looks for this afterwards.
+            self.awaits_room = True
+            if self.has_room:
+                break
+            await self._room.wait()
+            self._room.clear()
+        self.awaits_room = False
+
     @property
-    def has_messages(self) -> bool:
-        return bool(self._decoded or self._frames)
+    def has_room(self) -> bool:
+        """More may be fetched."""
+        return self.unread.bytes < self.bytes_max
+
+    def find_room(self) -> None:
+        """Some was taken, so that there is room."""
+        self._room.set()
+
+    def is_of(self, message: Message) -> bool:
+        """The message is one of this partition."""
+        return message.partition == self.partition and message.topic == self.owned.topic
 
     @property
     def is_open(self) -> bool:
         """Its messages may be given out."""
         return not (self.is_withdrawn or self.is_paused or self.holds)
-
-    def take(self, most: int) -> list[Message]:
-        """The next messages, at most so many."""
-        while len(self._decoded) < most and self._frames:
-            frame = self._frames.popleft()
-            self._bytes -= len(frame)
-            with GARBAGE_PAUSE:
-                self._decoded += live_messages_of(
-                    frame,
-                    self.owned.topic,
-                    self.partition,
-                    self._next,
-                    None,
-                    self._router.limits,
-                    self._kind,
-                )
-            self._next = max(self._next, frame.header.next_offset)
-            self._room.set()
-        return take_first(self._decoded, most)
-
-    def put_back(self, messages: Sequence[Message]) -> None:
-        """These were taken, and not given out."""
-        self._decoded.extendleft(reversed(messages))
 
     async def commit_past(self) -> None:
         """Remember that the group is done with what the user is past; raises `Fenced`."""
@@ -159,10 +149,7 @@ class OwnedPartition:
         async with self._committing:
             await self._commit(offset)
             rewind(offset)
-            self._frames.clear()
-            self._decoded.clear()
-            self._bytes = 0
-            self._next = self._fetch_at = offset
+            self._fetch_at = offset
         return offset
 
     async def _commit(self, offset: int) -> None:
@@ -189,7 +176,8 @@ class OwnedPartition:
         if not claimed.has_committed and self._start == "latest":
             # A member that takes over before the first commit must not start at a later "latest".
             await self._commit(offset)
-        self.committed = self._next = self._fetch_at = self.yielded = self.past = offset
+        self.committed = self._fetch_at = self.yielded = self.past = offset
+        self.unread.restart(offset)
         self.claimed.set()
 
     async def _find_offset(self, place: str) -> int:
@@ -218,9 +206,7 @@ class OwnedPartition:
         frames = frames_of(reply.packet, self._router.limits) if reply.packet.batches else []
         data = [frame for frame in frames if frame.header.kind == _DATA]
         if data:
-            self._frames += data
-            self._bytes += sum(map(len, data))
-            self._on_messages()
+            self._put(self, data)
         return max(offset, reply.response.fetched.next_offset)
 
     async def _ask(
@@ -255,16 +241,6 @@ class OwnedPartition:
     def _named(self) -> tuple[str, str, int, int]:
         owned = self.owned
         return owned.topic, owned.group, owned.partition, owned.epoch
-
-
-def take_first(messages: deque[Message], most: int) -> list[Message]:
-    """Take up to so many."""
-    if len(messages) > most:
-        popleft = messages.popleft
-        return [popleft() for _ in range(most)]
-    found = list(messages)
-    messages.clear()
-    return found
 
 
 async def _pause(error: QuiverError) -> None:

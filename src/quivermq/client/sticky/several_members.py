@@ -1,8 +1,8 @@
 """A sticky consumer of several topics: a member of the group in each of them, behind one face.
 
 The coordinator shares out each topic by itself. This merges what the members have ready, in turns,
-and with a pattern joins topics that come and leaves those that are gone. Everything but `take`
-happens on one event loop.
+and with a pattern joins topics that come and leaves those that are gone. Everything but `take` and
+`take_one` happens on one event loop.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from typing import Any, NamedTuple
 
 from quivermq.client import topic_choice
@@ -85,31 +86,56 @@ class SeveralMembers:
 
     # For the user.
 
-    def take(self, most: int = 1) -> list[Message]:
+    def take_one(self) -> Message | None:
+        """The next message, if there is one; those that were given out before are done."""
+        for member in self._in_turn():
+            message = member.buffer.take_one()
+            if message is not None:
+                return message
+        return None
+
+    def take(self, most: int) -> list[Message]:
         """The next messages, if there are any; those that were given out before are done."""
+        members = self._in_turn()
+        taken: list[Message] = []
+        # To each its share; then what others left, to those that have more.
+        shares = max(1, most // max(1, len(members))), most
+        try:
+            for share, member in product(shares, members):
+                if len(taken) < most:
+                    taken += member.buffer.take_more(min(share, most - len(taken)))
+        except QuiverError:
+            if not taken:
+                raise
+            # A batch cannot be read: the error comes again.
+        except BaseException:
+            # An interrupt, which the user may go on after.
+            for member in members:
+                member.buffer.put_back(taken)
+            raise
+        return taken
+
+    def _in_turn(self) -> list[StickyMember]:
+        """All members, another one first each time; their users are done with what they had. Of
+        members of which one has failed, none: `await_messages` says why."""
         members = list(self._members.values())
         for member in members:
             member.buffer.finish()
         self._turn += 1
-        first = self._turn % len(members) if members else 0
-        taken: list[Message] = []
-        for member in members[first:] + members[:first]:
-            if len(taken) < most:
-                taken += member.buffer.take(most - len(taken))
-        return taken
+        first = self._turn % max(1, len(members))
+        has_failed = any(member.has_failed for member in members)
+        return [] if has_failed else members[first:] + members[:first]
 
-    async def refill(self, most: int, wait: float | None) -> bool:
-        """Fill the buffers, waiting so long for messages; False if there are none, or no more."""
+    async def await_messages(self, wait: float | None) -> bool:
+        """Wait so long for messages to take; False if there are none, or no more."""
         deadline = None if wait is None else self._loop.time() + wait
-        # A user that never waits for anything must not keep heartbeats from being sent.
-        await asyncio.sleep(0)
         while True:
             if self._failure is not None:
                 raise self._failure
             if self._is_closed or self._is_stopped:
                 return False
             self._arrived.clear()
-            if self._fill_buffers(most):
+            if self._has_messages():
                 return True
             try:
                 async with asyncio.timeout_at(deadline):
@@ -117,17 +143,16 @@ class SeveralMembers:
             except TimeoutError:
                 return False
 
-    def _fill_buffers(self, most: int) -> bool:
-        each = max(1, most // max(1, len(self._members)))
-        has_filled = False
+    def _has_messages(self) -> bool:
+        has_messages = False
         for topic, member in list(self._members.items()):
             try:
-                has_filled |= member.fill(each)
+                has_messages |= member.has_messages()
             except TopicNotFound:
                 if self._choice.pattern is None:
                     raise
                 self._start_background(self._leave(topic))
-        return has_filled
+        return has_messages
 
     async def commit(self) -> None:
         """Commit everything that the user was given; raises `Fenced` if some of it was lost."""
@@ -157,7 +182,7 @@ class SeveralMembers:
         await self._end(lambda member: member.abandon())
 
     def stop_soon(self) -> None:
-        """Have `refill` return, and find nothing any more. Any thread may call this."""
+        """Have `await_messages` return, and find nothing any more. Any thread may call this."""
         self._is_stopped = True
         with suppress(RuntimeError):  # the loop is closed, and everything on it
             self._loop.call_soon_threadsafe(self._arrived.set)
