@@ -64,3 +64,18 @@ def test_while_a_change_spreads_refusals_of_other_actions_are_excused() -> None:
     with pytest.raises(Violation):
         found.judge_refusal("produce", 301, 310)
     assert found.left == {SIGN_IN, "produce"}
+
+
+def test_a_revocation_that_was_never_answered_may_have_spared_the_next_token() -> None:
+    found = Permit("guest", "token")
+    for action in (SIGN_IN, "produce", "consume"):
+        found.grant(action, 0)
+    unanswered, known = found.begin_to_take(("consume",), 10), found.begin_to_take(("produce",), 20)
+    known.known_us = 30
+    replaced = found.replaced("next", found.changes)
+    replaced.judge_effect("consume", 40)
+    with pytest.raises(Violation, match="may not produce, and did"):
+        replaced.judge_effect("produce", 40)
+    unanswered.known_us = 50
+    with pytest.raises(Violation, match="all servers knew"):
+        replaced.judge_effect("consume", 60)

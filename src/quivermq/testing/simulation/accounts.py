@@ -151,12 +151,12 @@ class Accounts:
     async def replace_token(self, client: AsyncClient, permit: Permit) -> None:
         """The former token ends. The next one may be replaced by a request that comes late: what
         is refused to it is not judged."""
-        left = permit.left
+        earlier = permit.changes.copy()
         change = permit.begin_to_take(permit.asked, self.world.time.now_us)
         token = await client.users.add(permit.user, new_token=True)
         # A broker checks who is named by a gateway, not the token that the gateway saw.
         self._spread(change, partial(_has_other_token, permit), is_of_token=True)
-        self.permits.append(Permit(permit.user, token, left))
+        self.permits.append(permit.replaced(token, earlier))
 
     def _spread(self, change: AccessChange, knows: Knows, *, is_of_token: bool = False) -> None:
         self.world.story.counts["changes of users"] += 1

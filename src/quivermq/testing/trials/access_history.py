@@ -9,7 +9,7 @@ A `Permit` is a token. Two rules, each with the times of one clock:
   anything are excused.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -65,6 +65,13 @@ class Permit:
     def left(self) -> set[str]:
         """Actions that may be allowed and were not asked to end."""
         return self.asked.difference(*(change.actions for change in self.changes))
+
+    def replaced(self, token: str, changes: Sequence[AccessChange]) -> "Permit":
+        """The next token of the user, which these were asked to take something from before. As
+        long as it is not known that they did, it may allow all of it."""
+        open_ones = [change for change in changes if change.known_us is None]
+        gone = (change.actions for change in changes if change.known_us is not None)
+        return Permit(self.user, token, self.asked.difference(*gone), changes=open_ones)
 
     def judge_effect(self, action: str, began_us: int) -> None:
         """Something was done that was asked for at this time."""
