@@ -31,6 +31,7 @@ VALUE: Final = b"x" * 100
 FILLED: Final = 400_000
 HANDLED: Final = 20_000
 LISTED: Final = 300_000
+LOOPED: Final = 100_000
 CLIENTS: Final = 64
 GROUPS: Final = 100
 SENT: Final = 200_000
@@ -169,6 +170,21 @@ class Workload:
                 arrived.wait(10.0)
         return {"from produce to handler": statistics.median(laps) * 1e6}
 
+    def loop(self) -> dict[str, float]:
+        """A loop over single messages, fetched ahead."""
+        self._groups += 1
+        count, began = 0, time.process_time_ns()
+        with self._client.subscribe(
+            self._bulk, f"looped-{self._groups}", prefetch=40_000
+        ) as subscription:
+            for message in subscription:
+                subscription.ack(message)
+                count += 1
+                if count == LOOPED:
+                    break
+        used = time.process_time_ns() - began
+        return {"loop over single messages, a message": used / count / 1e3}
+
     def lists(self) -> dict[str, float]:
         """Lists of 1,000, fetched ahead; a version without them polls and acknowledges."""
         self._groups += 1
@@ -305,8 +321,8 @@ def _longest_pause(call: Callable[[], object]) -> float:
 
 
 WAYS: Final = (
-    "produce", "send", "poll_lone", "poll", "default_poll", "handler", "lists", "sticky", "read",
-    "push", "on_loop",
+    "produce", "send", "poll_lone", "poll", "default_poll", "handler", "loop", "lists", "sticky",
+    "read", "push", "on_loop",
 )  # fmt: skip
 
 

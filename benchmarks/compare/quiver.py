@@ -1,6 +1,7 @@
 """QuiverMQ, driven by its public client, with brokers in processes of their own.
 
-`producer.send` and `send_many` produce; a subscription consumes lists of as many as it is told.
+`producer.send` and `send_many` produce; a subscription consumes messages one by one, or lists of as
+many as it is told.
 Beside the work that all systems do there is some that only this one is asked for.
 """
 
@@ -82,13 +83,17 @@ class Quiver(AsyncSystem):
             return self.timed(seconds, step, producer.flush)
 
     def consume(self, batch: int, seconds: float) -> Sample:
-        """Lists that are fetched ahead, and acknowledged without waiting, but at the end."""
+        """A loop over messages or lists, fetched ahead; acknowledgements wait only at the end."""
         with self._client.subscribe(
             self.topic, self.next_name(), prefetch=PREFETCHED_MESSAGES
         ) as subscription:
-            lists = subscription.batches(batch)
+            singles, lists = iter(subscription), subscription.batches(batch)
 
-            def take() -> int:
+            def take_one() -> int:
+                subscription.ack(next(singles))
+                return 1
+
+            def take_list() -> int:
                 messages = next(lists)
                 subscription.ack(messages)
                 return len(messages)
@@ -97,6 +102,7 @@ class Quiver(AsyncSystem):
             (first,) = next(subscription.batches(1))
             subscription.ack(first)
             left = self._stored() - 1
+            take = take_one if batch == 1 else take_list
             return self.timed(seconds, _until_gone(left, take), subscription.flush)
 
     def poll(self, batch: int, seconds: float) -> Sample:
