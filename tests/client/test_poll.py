@@ -1,6 +1,7 @@
 """Polling and settling, against stand-ins: what is asked of whom, and what comes of the answers."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -161,6 +162,29 @@ def test_lost_leases_are_named_after_the_rest_was_settled(
     assert stand_in.lot().done == {3}
     with pytest.raises(LeaseLost, match="as a whole"):
         lost[0].extend(10)
+
+
+def test_lists_that_replace_each_other_wake_no_collector(real: quivermq.Client, topic: str) -> None:
+    real.produce_many(topic, [b"x"] * 50_000)
+    thresholds, woken = gc.get_threshold(), []
+
+    def note(phase: str, _: object) -> None:
+        if phase == "start" and threading.current_thread() is threading.main_thread():
+            woken.append(phase)
+
+    gc.set_threshold(700, 10, 10)  # as programs have it
+    gc.callbacks.append(note)
+    try:
+        messages = real.poll(topic, "g", 1_000)
+        for _ in range(40):
+            real.ack(messages)
+            messages = real.poll(topic, "g", 1_000)
+            assert len(messages) == 1_000
+    finally:
+        gc.callbacks.remove(note)
+        gc.set_threshold(*thresholds)
+    # Other threads of this process make objects too.
+    assert len(woken) < 20
 
 
 def test_polling_waits_no_longer_than_wait(client: quivermq.Client) -> None:

@@ -241,7 +241,11 @@ class AsyncClient(AsyncAdminClient):
             pattern=pattern,
         )
         kind = kind_with_data(AsyncLeasedMessage, deserializer)
-        return await self._core.consuming.poll(request, kind)
+        consuming = self._core.consuming
+        if consuming.tracer is not None:
+            return await consuming.poll_in_span(consuming.tracer, request, kind)
+        # Made here: the end of a coroutine that made them would make an object behind them.
+        return consuming.messages_of(request, await consuming.lease(request), kind)
 
     async def poll_arrow(
         self,

@@ -303,7 +303,11 @@ class Client(AdminClient):
             pattern=pattern,
         )
         kind = kind_with_data(LeasedMessage, deserializer)
-        return run(self._core.consuming.poll(request, kind))
+        consuming = self._core.consuming
+        if consuming.tracer is not None:
+            return run(consuming.poll_in_span(consuming.tracer, request, kind))
+        # Made here: the end of a coroutine that made them would make an object behind them.
+        return consuming.messages_of(request, run(consuming.lease(request)), kind)
 
     def poll_arrow(
         self,

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import is_
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from quivermq.client.checks import check_number, checked_group, one_of
 from quivermq.client.connect_options import program_name
@@ -13,7 +13,7 @@ from quivermq.client.router import Router
 from quivermq.client.shared.held_leases import HeldLeases
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Settlement, milliseconds
-from quivermq.client.shared.poll import Poller, PollRequest
+from quivermq.client.shared.poll import LeasedRun, Poller, PollRequest
 from quivermq.client.shared.poll_result import Rows, messages_of_runs, table_of_runs
 from quivermq.client.shared.poll_size import FIRST_MESSAGES, PollSizes
 from quivermq.client.shared.settle import Settler, TracedSettler
@@ -21,7 +21,11 @@ from quivermq.client.shared.several_topics import SeveralTopicsPoller
 from quivermq.client.topic_choice import TopicChoice, Topics
 from quivermq.client.transport import run
 from quivermq.errors import InvalidRequest, QuiverError
+from quivermq.garbage_pause import GARBAGE_PAUSE
 from quivermq.wire import proto
+
+if TYPE_CHECKING:
+    from quivermq.tracing import ClientTracer
 
 M = TypeVar("M", bound=LeasedFields)
 
@@ -120,28 +124,43 @@ class SharedConsumer:
             choice=None if choice.is_one else choice,
         )
 
-    async def poll(self, request: PollRequest, kind: type[M]) -> list[M]:
-        """Lease messages as soon as there are any."""
-        router = self._router
-        if router.tracer is None:
-            return await self._poll(request, kind)
-        with router.tracer.receive(request.topic, request.group) as received:
-            messages = await self._poll(request, kind)
+    @property
+    def tracer(self) -> "ClientTracer | None":
+        """Makes a span of each poll, if there is one."""
+        return self._router.tracer
+
+    async def poll_in_span(
+        self, tracer: "ClientTracer", request: PollRequest, kind: type[M]
+    ) -> list[M]:
+        """Lease messages as soon as there are any, in a span of their own."""
+        with tracer.receive(request.topic, request.group) as received:
+            messages = self.messages_of(request, await self.lease(request), kind)
             received.took(messages)
             return messages
 
-    async def _poll(self, request: PollRequest, kind: type[M]) -> list[M]:
+    async def lease(self, request: PollRequest) -> list[LeasedRun]:
+        """Lease messages as soon as there are any."""
         if request.choice is None:
-            leased_runs = await self.polling.poll(request)
-        else:
-            leased_runs = await self._several.poll(request, request.choice)
-        messages = messages_of_runs(leased_runs, kind, self._router.limits)
-        if messages:
-            leases = [leased_run.lease for leased_run in leased_runs if leased_run.lease.token]
-            self._poll_sizes.record(
-                request.topic, request.group, request.messages_max, len(messages), leases
-            )
-        return messages
+            return await self.polling.poll(request)
+        return await self._several.poll(request, request.choice)
+
+    def messages_of(
+        self, request: PollRequest, leased_runs: Sequence[LeasedRun], kind: type[M]
+    ) -> list[M]:
+        """The messages that were leased.
+
+        The collector of garbage pauses until this returns: the next object after a thousand new
+        ones would make it look through all of them. If the user's last list is freed for this one,
+        there are no more objects than before (decision 0075).
+        """
+        with GARBAGE_PAUSE:
+            messages = messages_of_runs(leased_runs, kind, self._router.limits)
+            if messages:
+                leases = [leased_run.lease for leased_run in leased_runs if leased_run.lease.token]
+                self._poll_sizes.record(
+                    request.topic, request.group, request.messages_max, len(messages), leases
+                )
+            return messages
 
     async def poll_table(self, request: PollRequest) -> tuple[Any, list[Rows]]:
         """The same, as one Arrow table, with the rows of each lease."""
