@@ -138,6 +138,7 @@ async def test_a_damaged_length_ends_the_connection_that_waits_for_the_rest() ->
     beat = packed(proto.PeerPacket(alive=True).SerializeToString())
     damaged = bytearray(beat)
     damaged[1] ^= 1
+    damaged[5] ^= 1  # of the envelope, too: its checksum does not arrive
     hear(here, bytes(damaged))
     for now_s in range(5):
         hear(here, beat)

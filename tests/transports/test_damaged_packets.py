@@ -194,5 +194,6 @@ async def test_a_damaged_length_ends_the_session_that_waits_for_the_rest(
         talker = await Talker.by_socket(server)
         damaged = bytearray(packed(proto.Request(id=7, ping=proto.Ping()).SerializeToString()))
         damaged[1] ^= 1
+        damaged[5] ^= 1  # of the envelope, too: its checksum does not arrive
         talker.transport.write(bytes(damaged))
         await asyncio.wait_for(talker.lost.wait(), 10)

@@ -16,7 +16,7 @@ from quivermq.wire import (
     Receiver,
     frames_of,
 )
-from quivermq.wire.packets import PREFIX
+from quivermq.wire.packets import LENGTH_BYTES, PREFIX
 from quivermq.wire.receiver import CHUNK_BYTES, FIRST_BYTES, LARGE_BYTES
 from tests.wire.samples import PACKET_BYTES_MAX, command, feed, packed, received_at_once
 
@@ -127,6 +127,21 @@ def test_an_envelope_that_is_longer_than_its_packet_is_refused(length: int, enve
     with pytest.raises(QuiverError) as refused:
         received_at_once(PREFIX.pack(length, envelope))
     assert isinstance(refused.value, InvalidRequest)
+
+
+@pytest.mark.parametrize("size", [200, LARGE_BYTES, CHUNK_BYTES + 1])
+@pytest.mark.parametrize("bit", range(27))
+def test_a_damaged_length_is_noticed_with_the_envelope(size: int, bit: int) -> None:
+    """Not when as many bytes have arrived as it claims."""
+    receiver = Receiver(1 << 28)
+    feed(receiver, packed(b"first"))
+    damaged = bytearray(content_of(size, 1))
+    length = int.from_bytes(damaged[:LENGTH_BYTES]) ^ 1 << bit
+    damaged[:LENGTH_BYTES] = length.to_bytes(LENGTH_BYTES)
+    # One that claims less than that is whole before.
+    first = bytes(damaged[:4_096])
+    with pytest.raises(QuiverError):
+        feed(receiver, first)
 
 
 def test_an_envelope_past_its_limit_is_refused() -> None:

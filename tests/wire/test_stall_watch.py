@@ -5,7 +5,8 @@ from quivermq.wire.receiver import STALLED_BYTES_PER_S, STALLED_S
 
 BEAT = b"".join(map(bytes, packet(b"a heartbeat")))
 LONGER = bytearray(b"".join(map(bytes, packet(b"x" * 100))))
-LONGER[1] ^= 1  # 64 KiB more than there are
+LONGER[1] ^= 1  # 64 KiB more than there are,
+LONGER[5] ^= 1  # and an envelope whose checksum has not arrived
 LONG = b"".join(map(bytes, packet(bytes(900_000))))
 
 
@@ -61,6 +62,20 @@ def test_a_large_packet_on_a_slow_link_is_not_stalled() -> None:
         assert not watch.is_stalled(now)
     assert receiver.packets == 2
     assert now > STALLED_S
+
+
+def test_what_arrived_quickly_at_first_is_stalled_all_the_same() -> None:
+    receiver, watch = watched()
+    now = 0.0
+    for at in range(0, len(LONG) // 2, 8 * STALLED_BYTES_PER_S):
+        feed(receiver, LONG[at : at + 8 * STALLED_BYTES_PER_S])
+        assert not watch.is_stalled(now)
+        now += 1.0
+    began = now
+    while not watch.is_stalled(now):
+        feed(receiver, BEAT)
+        now += 1.0
+    assert now - began <= 2 * STALLED_S + 2
 
 
 def test_what_was_not_read_is_not_waited_for() -> None:

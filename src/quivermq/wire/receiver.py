@@ -141,6 +141,10 @@ class Receiver:
                 raise self._refusal(length, envelope_bytes)
             stop = at + LENGTH_BYTES + length
             if stop > end:
+                if PREFIX.size + envelope_bytes <= end - at:
+                    # Its checksum is that of the lengths, too: a damaged one would have what
+                    # follows taken for a part of this packet, megabytes of it.
+                    self._checked(chunk, at, envelope_bytes)
                 if stop - at > LARGE_BYTES:
                     self._start_large(chunk[at:end], stop - at)
                     at = end
@@ -251,8 +255,12 @@ class StallWatch:
             self.forget(now_s)
             return False
         waited_s = now_s - self._since_s
+        if waited_s <= STALLED_S:
+            return False
         arrived_bytes = receiver.arrived_bytes - self._arrived_bytes
-        return waited_s > STALLED_S and arrived_bytes < waited_s * STALLED_BYTES_PER_S
+        # From here on again: it may have gone on well, and stop now.
+        self.forget(now_s)
+        return arrived_bytes < waited_s * STALLED_BYTES_PER_S
 
     def forget(self, now_s: float) -> None:
         """Begin anew: nothing was received, because nothing was read."""
