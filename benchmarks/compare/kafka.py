@@ -78,7 +78,9 @@ class Kafka(System):
         ports = free_ports(2 * self.nodes)
         listening, controlling = ports[: self.nodes], ports[self.nodes :]
         voters = ",".join(f"{n}@{LOOPBACK}:{port}" for n, port in enumerate(controlling, 1))
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        first, *others = uuid.uuid4().bytes
+        # It must not look like an option, which a dash in front does.
+        cluster = urlsafe_b64encode(bytes((first & 0x7F, *others))).decode().rstrip("=")
         for number, (port, controller) in enumerate(zip(listening, controlling, strict=True), 1):
             settings = self._settings(number, port, controller, voters)
             self._java(settings.parent, "kafka.tools.StorageTool", "format", "-t", cluster, "-c",
