@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quivermq.client.shared.delivery_run import DeliveryRun
 from quivermq.client.shared.leased_message import LeasedMessage
 from quivermq.client.shared.leases import (
     ACK,
@@ -17,7 +18,6 @@ from quivermq.client.shared.leases import (
     nack_terms,
     settlements_of,
 )
-from quivermq.client.shared.message_run import MessageRun
 from quivermq.client.shared.outbox import Entry, Handled, SettlementOutbox
 
 LEASES = [Lease("t", b"id", "g", partition, 7, print) for partition in range(2)]
@@ -41,10 +41,10 @@ class Settled:
         self.settlements += settlements
         self.outcomes += outcomes_of(settlements)
 
-    def look_at_runs(self) -> Sequence[tuple[MessageRun, int]]:
+    def look_at_runs(self) -> Sequence[tuple[DeliveryRun, int]]:
         return []
 
-    def acknowledge_run(self, run: MessageRun, until: int) -> None:
+    def acknowledge_run(self, run: DeliveryRun, until: int) -> None:
         offsets = range(run.acknowledged, until)
         self.outcomes += [(run.lease, ACK, offset) for offset in offsets]
         run.acknowledged = until
@@ -98,7 +98,7 @@ def test_every_message_is_settled_once_as_it_was_said_and_in_order(
             entries.append([])
         elif kind == "run":
             row = [message(lease, first + n) for n in range(count)]
-            entries.append(MessageRun(row))
+            entries.append(DeliveryRun(row))
             wanted += [(lease, ACK, each.offset) for each in row]
         elif kind == "handled":
             entries += [(each, terms) for each in several]
@@ -112,13 +112,13 @@ def test_every_message_is_settled_once_as_it_was_said_and_in_order(
 
 def test_a_run_is_acknowledged_behind_what_its_handler_failed_at() -> None:
     first, _ = LEASES
-    run = MessageRun([message(first, at) for at in range(4)])
+    run = DeliveryRun([message(first, at) for at in range(4)])
     failed: Handled = (message(first, 1), nack_terms(1.0))
 
     class Handling(Settled):
         """Its handler goes on while it is looked at."""
 
-        def look_at_runs(self) -> Sequence[tuple[MessageRun, int]]:
+        def look_at_runs(self) -> Sequence[tuple[DeliveryRun, int]]:
             if run.acknowledged:
                 return []
             outbox.put(failed)

@@ -202,7 +202,7 @@ async def test_many_messages_carry_the_span_of_their_call(tmp_path: Path) -> Non
 
 
 @on_loop
-async def test_a_message_runs_in_a_span_below_the_producers(tmp_path: Path) -> None:
+async def test_a_delivery_runs_in_a_span_below_the_producers(tmp_path: Path) -> None:
     async with tracing(tmp_path) as (server, spans):
         handled = asyncio.Event()
 

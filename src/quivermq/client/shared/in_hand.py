@@ -9,9 +9,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from quivermq.client.shared.delivery_run import DeliveryRun
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Lease
-from quivermq.client.shared.message_run import MessageRun
 
 LOOP_SECONDS_MAX: Final = 3600.0
 """A loop that was left, and not closed, has its last message no longer than this."""
@@ -30,7 +30,7 @@ class InHandTracker:
         self._now = now
         self.handled: dict[int, LeasedFields] = {}
         """The one message that a handler works on, by its number: written for every message."""
-        self.runs: dict[int | object, MessageRun] = {}
+        self.runs: dict[int | object, DeliveryRun] = {}
         """Of handlers and loops that are given several in a row: by the number of a handler, and by
         anything else of a loop."""
         # Of loops, with the time until which it is in hand.
@@ -54,7 +54,7 @@ class InHandTracker:
         else:
             self._in_hand.pop(worker, None)
 
-    def take_run(self, owner: int | object, run: MessageRun) -> None:
+    def take_run(self, owner: int | object, run: DeliveryRun) -> None:
         """It works on these, and is done with the run before."""
         if not isinstance(owner, int):
             run.until = self._now() + LOOP_SECONDS_MAX

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, groupby
 from typing import Any, Final, Protocol
 
+from quivermq.client.shared.delivery_run import DeliveryRun
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import ACK, Settlement, SettlementTerms, settlements_of
-from quivermq.client.shared.message_run import MessageRun
 from quivermq.errors import InvalidRequest
 
 logger = logging.getLogger("quivermq.client")
@@ -24,7 +24,7 @@ _TOO_LATE: Final = "a handler ended after its subscription was closed: not settl
 
 Handled = tuple[LeasedFields, SettlementTerms]
 """A message that a handler is done with."""
-Entry = Handled | LeasedFields | list[Settlement] | MessageRun
+Entry = Handled | LeasedFields | list[Settlement] | DeliveryRun
 """A message alone is acknowledged; the handler of a run is done with all of it."""
 
 
@@ -33,8 +33,8 @@ class SettlesInBackground(Protocol):
 
     def finish(self, done: Sequence[Handled]) -> None: ...
     def enqueue(self, settlements: Sequence[Settlement]) -> None: ...
-    def look_at_runs(self) -> Sequence[tuple[MessageRun, int]]: ...
-    def acknowledge_run(self, run: MessageRun, until: int) -> None: ...
+    def look_at_runs(self) -> Sequence[tuple[DeliveryRun, int]]: ...
+    def acknowledge_run(self, run: DeliveryRun, until: int) -> None: ...
 
 
 class SettlementOutbox:
@@ -92,7 +92,7 @@ class SettlementOutbox:
         self._settle(settled)
         self._acknowledge(runs)
 
-    def _acknowledge(self, runs: Iterable[tuple[MessageRun, int]]) -> None:
+    def _acknowledge(self, runs: Iterable[tuple[DeliveryRun, int]]) -> None:
         for run, until in runs:
             try:
                 self._target.acknowledge_run(run, until)

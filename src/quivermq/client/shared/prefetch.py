@@ -15,6 +15,7 @@ from quivermq.client.deserialize import Deserializer, kind_with_data
 from quivermq.client.retry import Attempts
 from quivermq.client.router import LeaderPartitions
 from quivermq.client.shared.ack_batcher import AckBatcher
+from quivermq.client.shared.delivery_run import DeliveryRun
 from quivermq.client.shared.in_hand import InHandTracker, Loop, Worker
 from quivermq.client.shared.key_order import GRACE_SECONDS, KeyOrder
 from quivermq.client.shared.leased_message import LeasedFields
@@ -27,7 +28,6 @@ from quivermq.client.shared.leases import (
     extend_terms,
     settlements_of,
 )
-from quivermq.client.shared.message_run import MessageRun
 from quivermq.client.shared.outbox import SettlementOutbox
 from quivermq.client.shared.poll import PollRequest, rotate_leaders
 from quivermq.client.shared.prefetch_buffer import PrefetchBuffer
@@ -196,7 +196,7 @@ class Prefetcher:
         # Of a key that failed the next message waits, and each delivery has a span of its own.
         return self._order is None and self.tracer is None
 
-    def take_run(self, owner: int | object, most: int) -> MessageRun | None:
+    def take_run(self, owner: int | object, most: int) -> DeliveryRun | None:
         """Messages in a row, up to so many, for a handler, by its number, or for a loop."""
         run = None if self.is_closing else self._buffer.take_run(most)
         if run is None:
@@ -225,7 +225,7 @@ class Prefetcher:
     def _has_runs(self) -> bool:
         return any(run.is_long for run in list(self.in_hand.runs.values()))
 
-    def look_at_runs(self) -> list[tuple[MessageRun, int]]:
+    def look_at_runs(self) -> list[tuple[DeliveryRun, int]]:
         """The runs of handlers, each with the offset up to which its handler is done."""
         runs = list(self.in_hand.runs.items())
         found = [(run, run.done_until()) for owner, run in runs if isinstance(owner, int)]
@@ -235,7 +235,7 @@ class Prefetcher:
                 self._on_arrival()
         return found
 
-    def acknowledge_run(self, run: MessageRun, until: int) -> None:
+    def acknowledge_run(self, run: DeliveryRun, until: int) -> None:
         """Acknowledge what a handler is done with, unless it settled that itself."""
         left = self._remainder(run.lease)
         if left is not None and until > run.acknowledged:

@@ -12,9 +12,9 @@ from typing import Any, Final, Generic, TypeVar
 
 from quivermq import batches
 from quivermq.batches import Header, Limits
+from quivermq.client.shared.delivery_run import DeliveryRun
 from quivermq.client.shared.leased_message import LeasedFields
 from quivermq.client.shared.leases import Lease
-from quivermq.client.shared.message_run import MessageRun
 from quivermq.client.shared.poll import LeasedRun
 from quivermq.client.shared.poll_result import (
     LeasedSlice,
@@ -33,7 +33,7 @@ SMALL_LIST: Final = 64
 make so many."""
 
 
-class PackedMessages:
+class PackedSlice:
     """Messages in a row of one batch, of which no Python objects were made yet."""
 
     __slots__ = ("_batch", "_delivery", "_header", "_start", "count", "lease")
@@ -72,7 +72,7 @@ class PrefetchBuffer(Generic[M]):
         self._kind = kind
         self._held = held
         self._packs = packs
-        self._packed: deque[PackedMessages | list[M]] = deque()
+        self._packed: deque[PackedSlice | list[M]] = deque()
         self._unpacking = threading.Lock()
 
     def __len__(self) -> int:
@@ -95,11 +95,11 @@ class PrefetchBuffer(Generic[M]):
 
     def _part_of(
         self, lease: Lease, leased_slice: LeasedSlice, limits: Limits
-    ) -> PackedMessages | list[M]:
+    ) -> PackedSlice | list[M]:
         # What failed before comes in pieces, and a lone message needs no Arrow.
         is_plain = len(leased_slice.deliveries) == 1 and leased_slice.frame.header.count > 1
         if self._packs and is_plain:
-            return PackedMessages(lease, leased_slice, limits)
+            return PackedSlice(lease, leased_slice, limits)
         return messages_of_slice(lease, leased_slice, self._kind, limits)
 
     def pop(self) -> M | None:
@@ -135,11 +135,11 @@ class PrefetchBuffer(Generic[M]):
                     found += self._unpack(part, most - len(found))
         return found
 
-    def take_run(self, most: int) -> MessageRun | None:
+    def take_run(self, most: int) -> DeliveryRun | None:
         """The next messages in a row, up to so many; None if there are none."""
         if most == 1:
             message = self.pop()
-            return None if message is None else MessageRun([message])
+            return None if message is None else DeliveryRun([message])
         found: list[M] = []
         with self._unpacking:
             self._take_made_row(found, most)
@@ -150,7 +150,7 @@ class PrefetchBuffer(Generic[M]):
                     self._take_made_row(found, most)
                 else:
                     found = self._unpack(part, most)
-        return MessageRun(found) if found else None
+        return DeliveryRun(found) if found else None
 
     def _take_made_row(self, found: list[M], most: int) -> None:
         made = self.made
@@ -186,7 +186,7 @@ class PrefetchBuffer(Generic[M]):
                 self.made.extend(self._unpack(part, MADE_AT_ONCE))
         return bool(self.made)
 
-    def _unpack(self, part: PackedMessages, most: int) -> list[M]:
+    def _unpack(self, part: PackedSlice, most: int) -> list[M]:
         is_held = part.lease in self._held or not part.lease.token
         found: list[M] = []
         if is_held:
@@ -211,5 +211,5 @@ def _follows(last: LeasedFields, message: LeasedFields) -> bool:
     return message.lease is last.lease and message.offset == last.offset + 1
 
 
-def _count_of(part: PackedMessages | list[Any]) -> int:
+def _count_of(part: PackedSlice | list[Any]) -> int:
     return len(part) if isinstance(part, list) else part.count

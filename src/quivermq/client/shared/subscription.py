@@ -19,6 +19,7 @@ from quivermq.client.background_loop import BackgroundLoop
 from quivermq.client.checks import Delay, check_number
 from quivermq.client.core import Core
 from quivermq.client.deserialize import find_fault, kind_with_data
+from quivermq.client.shared.delivery_run import DeliveryRun, RunSize
 from quivermq.client.shared.leased_message import LeasedFields, LeasedMessage
 from quivermq.client.shared.leases import (
     ACK,
@@ -29,7 +30,6 @@ from quivermq.client.shared.leases import (
     reject_terms,
     settlements_of,
 )
-from quivermq.client.shared.message_run import MessageRun, RunSize
 from quivermq.client.shared.prefetch import Prefetcher, SubscribeOptions, checked_list_size
 from quivermq.client.stop_signals import stop_on_signals
 from quivermq.errors import InvalidRequest, QuiverError
@@ -109,7 +109,7 @@ class Subscription:
         prefetcher, size, owner = self._prefetcher, RunSize(), object()
         message: LeasedFields | None = None
 
-        def take() -> MessageRun | None:
+        def take() -> DeliveryRun | None:
             return prefetcher.take_run(owner, size.messages)
 
         try:
@@ -341,7 +341,7 @@ class Subscription:
         """As many at a time as are handled in a moment (decision 0076)."""
         size = RunSize()
 
-        def take() -> MessageRun | None:
+        def take() -> DeliveryRun | None:
             return self._prefetcher.take_run(number, size.messages)
 
         while (run := take() or self._wait_for(take)) is not None:
@@ -350,7 +350,7 @@ class Subscription:
             self._outbox.put(run)
             size.adapt(run.end - begins_at, time.perf_counter() - began)
 
-    def _work_on_run(self, run: MessageRun, handler: Callable[[Any], object]) -> None:
+    def _work_on_run(self, run: DeliveryRun, handler: Callable[[Any], object]) -> None:
         take = run.rest.popleft
         while True:
             try:

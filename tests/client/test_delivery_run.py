@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quivermq
+from quivermq.client.shared.delivery_run import RUN_MAX, DeliveryRun, RunSize
 from quivermq.client.shared.leased_message import LeasedFields, LeasedMessage
 from quivermq.client.shared.leases import Lease
-from quivermq.client.shared.message_run import RUN_MAX, MessageRun, RunSize
 from quivermq.client.shared.prefetch_buffer import PrefetchBuffer
 from quivermq.errors import InvalidRequest
 from tests.client.group_stand_in import GroupStandIn
@@ -35,7 +35,7 @@ def messages(first: int, count: int, held: Lease = LEASE) -> list[LeasedFields]:
 def test_what_is_done_is_what_was_begun_but_for_the_message_in_hand(
     first: int, count: int, steps: list[str]
 ) -> None:
-    run, back, taken = MessageRun(messages(first, count)), deque[LeasedFields](), 0
+    run, back, taken = DeliveryRun(messages(first, count)), deque[LeasedFields](), 0
     for step in steps:
         if step == "take" and run.rest:
             assert run.rest.popleft().offset == first + taken
@@ -52,7 +52,7 @@ def test_what_is_done_is_what_was_begun_but_for_the_message_in_hand(
 
 
 def test_a_handler_that_takes_nothing_between_two_looks_is_stuck() -> None:
-    run = MessageRun(messages(0, 3))
+    run = DeliveryRun(messages(0, 3))
     assert not run.is_stuck()  # it may not even have begun
     run.rest.popleft()
     assert not run.is_stuck()
@@ -61,11 +61,11 @@ def test_a_handler_that_takes_nothing_between_two_looks_is_stuck() -> None:
 
 def test_a_message_is_either_handled_or_taken_back() -> None:
     for _ in range(30):
-        run, back, handled = MessageRun(messages(0, 3_000)), deque[LeasedFields](), []
+        run, back, handled = DeliveryRun(messages(0, 3_000)), deque[LeasedFields](), []
         begun = threading.Event()
 
         def handle(
-            run: MessageRun = run,
+            run: DeliveryRun = run,
             handled: list[LeasedFields] = handled,
             begun: threading.Event = begun,
         ) -> None:
@@ -208,7 +208,7 @@ def test_a_handler_with_several_messages_is_looked_at_until_it_has_one(
     real: quivermq.Client, topic: str
 ) -> None:
     with real.subscribe(topic, group="g", handler=print) as subscription:
-        run = MessageRun(messages(0, 3))
+        run = DeliveryRun(messages(0, 3))
         run.rest.popleft()
         subscription._prefetcher.in_hand.runs[1] = run
         subscription._outbox.wake()

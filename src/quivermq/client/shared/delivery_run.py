@@ -20,7 +20,7 @@ RUN_SECONDS: Final = 0.001
 """A run has as many as take this long, by what the last one took."""
 
 
-class MessageRun:
+class DeliveryRun:
     """Messages of one lease whose offsets follow each other.
 
     A thread takes them off the left of `rest`. All else is the event loop's, which takes messages
