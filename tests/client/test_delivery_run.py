@@ -204,6 +204,27 @@ def test_a_subscription_that_stops_ends_behind_the_message_in_hand(
     assert done(real, stored) == MANY // 2 + 1
 
 
+def test_a_run_that_is_taken_while_the_subscription_stops_is_given_back(
+    real: quivermq.Client, stored: str
+) -> None:
+    with real.subscribe(stored, group="g", prefetch=2 * MANY) as subscription:
+        prefetcher = subscription._prefetcher
+        until(lambda: prefetcher._held() == MANY)
+        take_run = prefetcher._buffer.take_run
+
+        def stop_and_take(most: int) -> DeliveryRun | None:
+            """The event loop gives back what waits when this run is not known yet."""
+            run = take_run(most)
+            subscription.stop()
+            until(lambda: prefetcher.is_closing and prefetcher._buffer.is_empty)
+            return run
+
+        prefetcher._buffer.take_run = stop_and_take  # type: ignore[method-assign]
+        assert prefetcher.take_run(0, 100) is None
+        assert prefetcher.take_run(0, 100) is None
+        until(lambda: prefetcher._held() == 0)
+
+
 def test_a_handler_with_several_messages_is_looked_at_until_it_has_one(
     real: quivermq.Client, topic: str
 ) -> None:

@@ -206,6 +206,7 @@ class Prefetcher:
         self.in_hand.take_run(owner, run)
         if self.is_closing:
             # The event loop may have given back all else before it knew of the run.
+            self._loop.call_soon_threadsafe(run.take_back, self._buffer.made)
             self._loop.call_soon_threadsafe(self._give_back_waiting)
             return None
         if len(run.rest) > 1:
