@@ -6,12 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 import quivermq
 import quivermq.aio
-from quivermq.client.shared import outbox
+from quivermq.client.shared import outbox, prefetch
+from quivermq.client.shared.poll import PollResult
 from quivermq.errors import (
     ConnectionFailed,
     InvalidRequest,
@@ -233,6 +235,52 @@ def test_closing_waits_for_handlers_and_gives_back_the_rest(
     assert subscription.wait(0)
     info = real.group(topic, "g")
     assert (info.done, info.in_flight) == (1, 9)
+
+
+def test_what_was_on_its_way_when_a_subscription_stopped_goes_back(
+    real: quivermq.Client, topic: str
+) -> None:
+    with real.subscribe(topic, group="g") as subscription:
+        prefetcher, has_come, go_on = subscription._prefetcher, threading.Event(), threading.Event()
+        polling = prefetcher._core.consuming.polling
+        poll_leader = polling.poll_leader
+
+        async def poll_slowly(*arguments: Any) -> PollResult:
+            result = await poll_leader(*arguments)
+            if result.leased_runs:
+                has_come.set()
+                assert await asyncio.to_thread(go_on.wait, 30)
+            return result
+
+        real.produce(topic, b"in time")
+        until(lambda: prefetcher._held() == 1)
+        polling.poll_leader = poll_slowly  # type: ignore[method-assign]
+        # It comes by a poll that waited before, or by the late one.
+        real.produce(topic, b"first")
+        until(lambda: prefetcher._held() == 2 or has_come.is_set())
+        real.produce(topic, b"second")
+        assert has_come.wait(30)
+        subscription.stop()
+        until(lambda: prefetcher.is_closing)
+        go_on.set()
+        others: list[bytes] = []
+        while len(others) < 3:
+            found = real.poll(topic, group="g", wait=10)
+            assert {message.delivery_count for message in found} == {1}
+            others += [message.value for message in found]
+    assert sorted(others) == [b"first", b"in time", b"second"]
+
+
+def test_with_ack_auto_nothing_is_taken_after_a_stop(
+    monkeypatch: pytest.MonkeyPatch, real: quivermq.Client, topic: str
+) -> None:
+    monkeypatch.setattr(prefetch, "WAIT_SECONDS", 60.0)
+    with real.subscribe(topic, group="g", ack="auto") as subscription:
+        until(lambda: subscription._prefetcher._asked)
+        subscription.stop()
+        until(lambda: not subscription._prefetcher._pollers)
+        real.produce(topic, b"v")
+        assert [message.value for message in real.poll(topic, group="g", wait=10)] == [b"v"]
 
 
 def test_closing_gives_back_messages_that_were_handed_out_and_not_settled(

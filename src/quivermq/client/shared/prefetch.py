@@ -156,6 +156,8 @@ class Prefetcher:
         self._topics: tuple[str, ...] = ()
         self._leaders: dict[LeaderKey, LeaderPartitions] = {}
         self._pollers: dict[LeaderKey, asyncio.Task[None]] = {}
+        self._asked: set[LeaderKey] = set()
+        """Whose answers are on their way."""
         self._extensions: set[asyncio.Task[None]] = set()
         self._turns = count()
         self._credit_changed = asyncio.Event()
@@ -367,12 +369,15 @@ class Prefetcher:
     # ---- the end
 
     async def stop(self) -> None:
-        """Stop polling, and give back messages that were not handed out."""
+        """Stop polling, and give back messages that were not handed out.
+
+        What was asked for already may be leased by now: it goes back when it comes, and nobody
+        waits for that. With auto-ack nothing can go back.
+        """
         self.is_closing = True
-        tasks = [self._supervisor, *self._pollers.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        asked = () if self._is_auto_ack else self._asked
+        pollers = [task for key, task in self._pollers.items() if key not in asked]
+        await _end_tasks([self._supervisor, *pollers])
         self._give_back_waiting()
         self._on_arrival()
 
@@ -397,6 +402,7 @@ class Prefetcher:
         """Send the last settlements, give back all leases, and close the connections."""
         self._ack_batcher.stop_retrying()
         await self.stop()
+        await _end_tasks([*self._pollers.values()])
         self.outbox.empty()
         await self._ack_batcher.flush()
         self._is_closed = True
@@ -481,13 +487,13 @@ class Prefetcher:
         topic = key[0]
         attempts: Attempts | None = None
         try:
-            while True:
+            while not self.is_closing:
                 free = await self._credit(key)
                 led = self._leaders.get(key)
                 if led is None:
                     return
                 try:
-                    await self._poll_once(topic, led, free)
+                    await self._poll_once(key, led, free)
                     attempts = None
                 except QuiverError as error:
                     attempts = attempts or self._attempts(topic)
@@ -504,12 +510,21 @@ class Prefetcher:
             del self._pollers[key]
             self._refresh_soon.set()
 
-    async def _poll_once(self, topic: str, led: LeaderPartitions, free: int) -> None:
+    async def _poll_once(self, key: LeaderKey, led: LeaderPartitions, free: int) -> None:
+        topic = key[0]
         request = self._request._replace(topic=topic, messages_max=free)
         (led,) = rotate_leaders([led], next(self._turns))
-        result = await self._core.consuming.polling.poll_leader(
-            request, led, WAIT_SECONDS, self._attempts(topic)
-        )
+        self._asked.add(key)
+        try:
+            result = await self._core.consuming.polling.poll_leader(
+                request, led, WAIT_SECONDS, self._attempts(topic)
+            )
+        finally:
+            self._asked.discard(key)
+        if self.is_closing:
+            for lease, pieces, _ in result.leased_runs:
+                self.enqueue([Settlement(lease, RELEASE, [piece[:2] for piece in pieces])])
+            return
         if not result.is_led:
             self._refresh_soon.set()
         until = self._loop.time() + self._visibility_s
@@ -626,3 +641,9 @@ class Prefetcher:
 
     def _attempts(self, topic: str) -> Attempts:
         return self._core.router.attempts(f"subscribing to {topic}")
+
+
+async def _end_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
