@@ -11,6 +11,7 @@ import pytest
 from quivermq.addresses import split_address
 from quivermq.batches import DEFAULT_LIMITS, Frame, Index, encode_batch
 from quivermq.node import peers
+from quivermq.node.peer_connection import PEER_PACKET_FRAMES_MAX
 from quivermq.node.peers import LinkHooks, LinkLane, PeerLinks, lane_of
 from quivermq.raft import Entry, EntryKind, Message, MessageKind
 from quivermq.replica import Chunk, Consensus, Mail, Rouse
@@ -125,6 +126,21 @@ async def test_more_than_fits_one_packet_goes_as_several() -> None:
         await until(lambda: len(two.mail) == 40)
         assert link.connection is connection
         assert [m.at for *_, m in two.mail if isinstance(m, Chunk)] == [*range(20)]
+
+
+@on_loop
+async def test_more_entries_than_a_packet_may_have_go_as_several() -> None:
+    async with broker(1) as one, broker(2) as two:
+        await connected(one, two)
+        link = one.links.peers[2].lanes[LinkLane.BULK]
+        connection = link.connection
+        sent = [append(1_000, 0) for _ in range(PEER_PACKET_FRAMES_MAX // 1_000 + 1)]
+        for mail in sent:
+            one.links.post(GROUP, 1, 2, 2, mail)
+        one.links.flush()
+        await until(lambda: len(two.mail) == len(sent))
+        assert link.connection is connection
+        assert [mail for *_, mail in two.mail] == sent
 
 
 @on_loop
