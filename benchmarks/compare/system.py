@@ -81,9 +81,15 @@ class Stopwatch:
     def _broker_cpu_s(self) -> float:
         total = 0.0
         for process in self._servers:
-            with suppress(psutil.NoSuchProcess):
-                total += sum(process.cpu_times()[:2])
+            # Told in hundredths of a second elsewhere: a hundred lone messages take less.
+            with suppress(OSError):  # it has ended
+                total += time.clock_gettime(_processor_clock(process.pid))
         return total
+
+
+def _processor_clock(pid: int) -> int:
+    """The number that Linux gives to the clock of a process's processor time."""
+    return ~pid << 3 | 2
 
 
 class System(ABC):
