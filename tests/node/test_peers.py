@@ -112,29 +112,25 @@ async def test_mail_arrives_in_order_with_its_frames() -> None:
         assert {where[:3] for where in two.mail} == {(GROUP, 1, 2)}
 
 
-@on_loop
-async def test_more_than_fits_one_packet_goes_as_several() -> None:
+def parts_and_batches() -> list[Mail]:
     """Twenty parts of checkpoints at once are more than an envelope may hold."""
-    async with broker(1) as one, broker(2) as two:
-        await connected(one, two)
-        link = one.links.peers[2].lanes[LinkLane.BULK]
-        connection = link.connection
-        for number in range(20):
-            one.links.post(GROUP, 1, 2, 2, Chunk(Index(1), 0, number, bytes(1 << 20)))
-            one.links.post(GROUP, 1, 2, 2, append(2, 1 << 20))
-        one.links.flush()
-        await until(lambda: len(two.mail) == 40)
-        assert link.connection is connection
-        assert [m.at for *_, m in two.mail if isinstance(m, Chunk)] == [*range(20)]
+    parts = [Chunk(Index(1), 0, number, bytes(1 << 20)) for number in range(20)]
+    return [mail for part in parts for mail in (part, append(2, 1 << 20))]
 
 
+def many_entries() -> list[Mail]:
+    """More than a packet may have, and small."""
+    return [append(1_000, 0) for _ in range(PEER_PACKET_FRAMES_MAX // 1_000 + 1)]
+
+
+@pytest.mark.parametrize("make", [parts_and_batches, many_entries])
 @on_loop
-async def test_more_entries_than_a_packet_may_have_go_as_several() -> None:
+async def test_more_than_fits_one_packet_goes_as_several(make: Callable[[], list[Mail]]) -> None:
     async with broker(1) as one, broker(2) as two:
         await connected(one, two)
         link = one.links.peers[2].lanes[LinkLane.BULK]
         connection = link.connection
-        sent = [append(1_000, 0) for _ in range(PEER_PACKET_FRAMES_MAX // 1_000 + 1)]
+        sent = make()
         for mail in sent:
             one.links.post(GROUP, 1, 2, 2, mail)
         one.links.flush()

@@ -406,8 +406,7 @@ class Prefetcher:
         self.outbox.empty()
         await self._ack_batcher.flush()
         self._is_closed = True
-        self._lease_extender.cancel()
-        await asyncio.gather(self._lease_extender, return_exceptions=True)
+        await _end_tasks([self._lease_extender])
         await self._ack_batcher.stop()
         await self._core.consuming.release()
         await self._core.close()
